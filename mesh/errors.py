@@ -1,0 +1,72 @@
+"""Every refusal of the mesh, by code. This module imports nothing of ours.
+
+A refusal is a `DomainError`: a stable code for programs, a sentence for people, and facts. What a
+code means to a caller (status, kind) is said once, in `CODES`; the edges only look it up.
+"""
+
+from typing import Any, Final, NamedTuple
+
+
+class Meaning(NamedTuple):
+    """How a code travels: HTTP status, and the kind a caller can switch on."""
+
+    status: int
+    kind: str
+
+
+_GROUPS: Final[dict[Meaning, str]] = {
+    Meaning(400, "invalid"): "REQUEST_MALFORMED",
+    Meaning(401, "unauthenticated"): "AUTHENTICATION_REQUIRED TOKEN_INVALID",
+    Meaning(403, "denied"): (
+        "PERMISSION_DENIED GRANT_INVALID GRANT_EXPIRED GRANT_REVOKED GRANT_SCOPE_DENIED"
+        " WORKER_UNAUTHORIZED WORKLOAD_UNAUTHORIZED"
+    ),
+    Meaning(404, "not_found"): (
+        "NOT_FOUND WORKER_NOT_FOUND WORKLOAD_NOT_FOUND CLAIM_NOT_FOUND GRANT_NOT_FOUND"
+        " APPLICATION_NOT_FOUND"
+    ),
+    Meaning(405, "invalid"): "METHOD_NOT_ALLOWED",
+    Meaning(406, "invalid"): "NOT_ACCEPTABLE",
+    Meaning(409, "stale"): "WORKLOAD_CLAIM_INVALID WORKLOAD_STALE_FENCE WORKLOAD_LEASE_EXPIRED",
+    Meaning(409, "conflict"): (
+        "WORKER_BUSY WORKER_DRAINED WORKER_HEARTBEAT_REJECTED WORKER_RECONCILIATION_DENIED"
+        " WORKER_RECOVERY_REQUIRED WORKER_TRANSITION_DENIED WORKLOAD_CANCELLATION_REQUESTED"
+        " WORKLOAD_IDEMPOTENCY_MISMATCH WORKLOAD_NOT_READY WORKLOAD_NOT_YET_ELIGIBLE"
+        " WORKLOAD_RESULT_DUPLICATE WORKLOAD_TRANSITION_DENIED MESH_NO_ELIGIBLE_WORKER"
+        " MESH_PLACEMENT_DENIED"
+    ),
+    Meaning(413, "invalid"): "BODY_TOO_LARGE",
+    Meaning(415, "invalid"): "CONTENT_TYPE_UNSUPPORTED",
+    Meaning(422, "invalid"): (
+        "REQUEST_INVALID CONTRACT_VERSION_UNSUPPORTED WORKER_INVALID WORKER_CLOCK_INVALID"
+        " WORKLOAD_INVALID WORKLOAD_SECRET_REJECTED"
+    ),
+    Meaning(429, "unavailable"): "LIMIT_EXCEEDED",
+    Meaning(503, "unavailable"): "STORAGE_BUSY",
+}
+
+CODES: Final[dict[str, Meaning]] = {
+    code: meaning for meaning, codes in _GROUPS.items() for code in codes.split()
+}
+
+
+class DomainError(Exception):
+    """A refusal: nothing was changed. `facts` are told to the caller beside code and detail."""
+
+    def __init__(self, code: str, detail: str, **facts: Any) -> None:
+        if code not in CODES:
+            raise AssertionError(f"unknown error code {code}")
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.facts = facts
+
+    @property
+    def kind(self) -> str:
+        """The family of the code, for callers that do not care for the very code."""
+        return CODES[self.code].kind
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that the code travels with."""
+        return CODES[self.code].status

@@ -1,0 +1,50 @@
+"""What the sweeps leave behind: their last run, and incidents of the brake."""
+
+from django.db import models
+
+from .tenancy import Application, Tenant
+from .workers import Worker
+
+
+class SweepRun(models.Model):
+    """The last run of one sweep. A sweep that stopped running is an alarm."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    last_started_at = models.DateTimeField(null=True, blank=True)
+    last_finished_at = models.DateTimeField(null=True, blank=True)
+    duration_ms = models.IntegerField(null=True, blank=True)
+    counts = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Incident(models.Model):
+    """The brake held: too many workers of one application fell silent at once.
+
+    Its workers are taken offline when its hold is over, if they are still silent then.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="incidents")
+    application = models.ForeignKey(Application, models.PROTECT, related_name="incidents")
+    sweep = models.CharField(max_length=64)
+    reason = models.CharField(max_length=64)
+    workers = models.ManyToManyField(Worker, related_name="incidents")
+    opened_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(
+                fields=["application"],
+                condition=models.Q(closed_at__isnull=True),
+                name="open_incidents",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"incident {self.pk}"
