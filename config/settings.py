@@ -4,9 +4,14 @@ from pathlib import Path
 
 import environ
 
+from config.runfile import RunFile
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
 environ.Env.read_env(BASE_DIR / ".env")
+
+DATA_DIR = BASE_DIR / env.path("FENCEPOST_DATA_DIR", default=".data")
+RUN = RunFile(DATA_DIR).read()
 
 DEBUG = env.bool("DEBUG", default=False)
 SECRET_KEY = env("SECRET_KEY", default="insecure-development-key")
@@ -62,11 +67,14 @@ TEMPLATES = [
     },
 ]
 
+NO_DATABASE = "postgres://fencepost@//nonexistent/fencepost"
 LOCK_TIMEOUT_MS = env.int("FENCEPOST_LOCK_TIMEOUT_MS", default=2_000)
 STATEMENT_TIMEOUT_MS = env.int("FENCEPOST_STATEMENT_TIMEOUT_MS", default=15_000)
 IDLE_IN_TRANSACTION_TIMEOUT_MS = env.int("FENCEPOST_IDLE_IN_TRANSACTION_TIMEOUT_MS", default=10_000)
 
-DATABASES = {"default": env.db("DATABASE_URL", default="postgres:///fencepost")}
+# Without DATABASE_URL the database is the one that `up` runs; when it does not run, connecting to
+# its empty socket folder fails, and manage.py says what to do.
+DATABASES = {"default": env.db("DATABASE_URL", default=RUN.get("database_url", NO_DATABASE))}
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=600)
 DATABASES["default"].setdefault("OPTIONS", {})["options"] = (
     f"-c lock_timeout={LOCK_TIMEOUT_MS}"
