@@ -59,7 +59,8 @@ class Requirement(models.Model):
 class Workload(models.Model):
     """One durable piece of work. `mesh.workloads` owns its moves."""
 
-    workload_id = models.CharField(max_length=64, unique=True)
+    # In the C collation one index serves both the lookup and the search by prefix.
+    workload_id = models.CharField(max_length=64, db_collation="C")
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="workloads", db_index=False)
     application = models.ForeignKey(
         Application, models.PROTECT, related_name="workloads", db_index=False
@@ -150,6 +151,7 @@ class Workload(models.Model):
             ),
         ]
         constraints = [
+            models.UniqueConstraint(fields=["workload_id"], name="workload_id_is_unique"),
             models.UniqueConstraint(
                 fields=["application", "idempotency_key"], name="idempotency_key_is_unique"
             ),

@@ -1,0 +1,109 @@
+"""The only places that lock rows, in the one global order, and what a busy store means.
+
+Order: run → resource key → worker → pool → workload, by primary key within each. Attempt rows
+change only under their worker's lock and are not locked themselves. Locks are `for no key update`,
+so that rows pointing here by foreign key can be inserted meanwhile.
+
+A call that starts from a workload learns its worker without a lock, locks the worker, then the
+workload, and looks again; if the work changed hands meanwhile, it tries anew, at most three times.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from django.db import InterfaceError, OperationalError, transaction
+from psycopg import errors as pg
+from psycopg_pool import PoolTimeout, TooManyRequests
+
+from .errors import DomainError
+from .models import Attempt, Worker, Workload
+
+_TRIES: Final = 3
+_RETRY_AFTER_MS: Final = 500
+_BUSY: Final = (
+    pg.LockNotAvailable,
+    pg.DeadlockDetected,
+    pg.QueryCanceled,
+    pg.SerializationFailure,
+    pg.TooManyConnections,
+    pg.CannotConnectNow,
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.IdleInTransactionSessionTimeout,
+    PoolTimeout,
+    TooManyRequests,
+)
+
+
+@dataclass(slots=True)
+class Held:
+    """A locked workload, with its live attempt and that one's locked worker while it is claimed."""
+
+    workload: Workload
+    worker: Worker | None = None
+    attempt: Attempt | None = None
+
+
+def lock_worker(pk: int) -> Worker:
+    """Lock one worker; WORKER_NOT_FOUND if the row is gone."""
+    worker = Worker.objects.select_for_update(of=("self",), no_key=True).filter(pk=pk).first()
+    if worker is None:
+        raise DomainError("WORKER_NOT_FOUND", "There is no such worker.")
+    return worker
+
+
+def lock_workload(pk: int, *, skip_locked: bool = False) -> Workload | None:
+    """Lock one workload; None if it is gone, or locked by another and `skip_locked` was asked."""
+    locked = Workload.objects.select_for_update(of=("self",), no_key=True, skip_locked=skip_locked)
+    return locked.filter(pk=pk).first()
+
+
+def lock_workloads(pks: list[int]) -> dict[int, Workload]:
+    """Lock these workloads in the order of their keys."""
+    locked = Workload.objects.select_for_update(of=("self",), no_key=True)
+    return {each.pk: each for each in locked.filter(pk__in=pks).order_by("pk")}
+
+
+def lock_held(workload_pk: int) -> Held:
+    """Lock a workload and, if it is claimed, first the worker that holds it.
+
+    Refuses with WORKLOAD_NOT_FOUND, and with STORAGE_BUSY when the work changed hands each time.
+    """
+    for _ in range(_TRIES):
+        # A savepoint: giving it up also gives up the locks of a try that came too late.
+        with transaction.atomic():
+            seen = _live_attempt(workload_pk)
+            worker = None if seen is None else lock_worker(seen.worker_id)
+            workload = lock_workload(workload_pk)
+            if workload is None:
+                raise DomainError("WORKLOAD_NOT_FOUND", "There is no such workload.")
+            attempt = _live_attempt(workload_pk)
+            if attempt is None:
+                return Held(workload)
+            if worker is not None and attempt.worker_id == worker.pk:
+                return Held(workload, worker, attempt)
+            transaction.set_rollback(True)
+    raise busy()
+
+
+def busy() -> DomainError:
+    """The refusal for a store that could not answer in time; nothing was changed, try again."""
+    return DomainError(
+        "STORAGE_BUSY",
+        "The store could not do this in time. Nothing was changed; try again.",
+        retry_after_ms=_RETRY_AFTER_MS,
+    )
+
+
+def busy_error(exc: BaseException) -> DomainError | None:
+    """STORAGE_BUSY where `exc` says that the store is busy or away; None for any other trouble."""
+    cause = exc.__cause__ if isinstance(exc, (OperationalError, InterfaceError)) else exc
+    if isinstance(exc, InterfaceError) or isinstance(cause, _BUSY):
+        return busy()
+    is_lost = isinstance(cause, psycopg.OperationalError) and cause.sqlstate in {None, "57P01"}
+    return busy() if is_lost else None
+
+
+def _live_attempt(workload_pk: int) -> Attempt | None:
+    return Attempt.objects.live().filter(workload_id=workload_pk).first()

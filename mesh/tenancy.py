@@ -1,0 +1,235 @@
+"""Who calls, and what they may do: tenants, applications, members, roles, API tokens.
+
+Guarantees: a caller belongs to exactly one tenant; every row of another tenant does not exist for
+it. A role includes the weaker ones. Token secrets are random, returned once and stored hashed.
+Locks nothing: its rows are written by people, rarely.
+"""
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from . import clock, history
+from .canonical import secret_hash
+from .errors import DomainError
+from .models import ApiToken, Application, Membership, Role, Tenant
+
+TOKEN_PREFIX: Final = "fpt_"  # noqa: S105  # a prefix by which tokens are known, not a secret
+_RANK: Final = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
+_MAX_NAME: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: a subject in one tenant, with a role, or a worker that may act as itself only."""
+
+    subject: str
+    tenant_id: int
+    tenant: str
+    role: Role | None = None
+    worker_pk: int | None = None
+
+    @property
+    def is_worker(self) -> bool:
+        return self.worker_pk is not None
+
+    def can(self, role: Role) -> bool:
+        """Whether the caller's role is `role` or stronger; a worker has none."""
+        return self.role is not None and _RANK[self.role] >= _RANK[role]
+
+    def require(self, role: Role) -> None:
+        """Refuse (PERMISSION_DENIED) unless the caller's role is `role` or stronger."""
+        if not self.can(role):
+            raise DomainError("PERMISSION_DENIED", f"This needs the role {role.value}.")
+
+
+def system_caller(tenant: Tenant, what: str) -> Caller:
+    """The server itself, acting in `tenant` for a command or a sweep."""
+    return Caller(f"system:{what}", tenant.pk, tenant.name, Role.ADMIN)
+
+
+def caller_for_user(user: AbstractBaseUser | AnonymousUser, tenant_name: str | None) -> Caller:
+    """A signed-in person as caller in the named tenant, or in their only one.
+
+    Refuses with PERMISSION_DENIED where the person is no member, and with REQUEST_INVALID where
+    they belong to several tenants and named none.
+    """
+    if not user.is_authenticated or not user.is_active:
+        raise DomainError("AUTHENTICATION_REQUIRED", "Sign in first.")
+    memberships = Membership.objects.select_related("tenant").filter(user_id=user.pk)
+    if tenant_name is not None:
+        memberships = memberships.filter(tenant__name=tenant_name)
+    found = list(memberships[:2])
+    if not found:
+        raise DomainError("PERMISSION_DENIED", "You are not a member of that tenant.")
+    if len(found) > 1:
+        raise DomainError("REQUEST_INVALID", "You belong to several tenants: name one.")
+    member = found[0]
+    subject = f"human:{user.get_username()}"
+    return Caller(subject, member.tenant_id, member.tenant.name, Role(member.role))
+
+
+def authenticate(secret: str) -> Caller:
+    """The service that an API token speaks for.
+
+    Refuses with TOKEN_INVALID alike where the token is unknown, expired or revoked.
+    """
+    hashed = secret_hash(secret)
+    token = ApiToken.objects.select_related("tenant").filter(token_hash=hashed).first()
+    if (
+        token is None
+        or not hmac.compare_digest(token.token_hash, hashed)
+        or token.revoked_at is not None
+        or (token.expires_at is not None and token.expires_at <= clock.now())
+    ):
+        raise DomainError("TOKEN_INVALID", "The token is unknown, expired or revoked.")
+    return Caller(token.subject, token.tenant_id, token.tenant.name, Role(token.role))
+
+
+def get_tenant(name: str) -> Tenant:
+    """The tenant of that name; REQUEST_INVALID if there is none."""
+    tenant = Tenant.objects.filter(name=name).first()
+    if tenant is None:
+        raise DomainError("REQUEST_INVALID", f"There is no tenant {name!r}.")
+    return tenant
+
+
+def get_application(caller: Caller, name: str) -> Application:
+    """The caller's application of that name; APPLICATION_NOT_FOUND if there is none."""
+    application = Application.objects.filter(tenant_id=caller.tenant_id, name=name).first()
+    if application is None:
+        raise DomainError("APPLICATION_NOT_FOUND", "There is no such application.")
+    return application
+
+
+def create_tenant(*, name: str, applications: Sequence[str], actor: str) -> Tenant:
+    """Make a tenant with its applications; a repeat adds what is missing.
+
+    Refuses with REQUEST_INVALID a name that could not stand in an id or a path.
+    """
+    for each in (name, *applications):
+        _require_name(each)
+    with transaction.atomic():
+        tenant, is_new = Tenant.objects.get_or_create(name=name)
+        added = [
+            each
+            for each in dict.fromkeys(applications)
+            if Application.objects.get_or_create(tenant=tenant, name=each)[1]
+        ]
+        if is_new or added:
+            history.audit(
+                tenant_id=tenant.pk,
+                actor=actor,
+                action="tenant.created" if is_new else "tenant.extended",
+                target=name,
+                at=clock.now(),
+                evidence={"applications": added},
+            )
+    return tenant
+
+
+def create_user(*, name: str, tenant: Tenant, role: Role, password: str, actor: str) -> User:
+    """Make a person who may sign in to the console as a member of `tenant`.
+
+    A repeat sets role and password anew. Refuses with REQUEST_INVALID a bad name or weak password.
+    """
+    _require_name(name)
+    try:
+        validate_password(password)
+    except ValidationError as error:
+        raise DomainError("REQUEST_INVALID", " ".join(error.messages)) from error
+    with transaction.atomic():
+        user, is_new = get_user_model().objects.get_or_create(username=name)
+        user.is_staff = True
+        user.set_password(password)
+        user.save()
+        Membership.objects.update_or_create(user=user, tenant=tenant, defaults={"role": role})
+        history.audit(
+            tenant_id=tenant.pk,
+            actor=actor,
+            action="member.created" if is_new else "member.changed",
+            target=f"human:{name}",
+            at=clock.now(),
+            evidence={"role": role},
+        )
+    return user
+
+
+def create_token(
+    *, caller: Caller, name: str, role: Role, expires_in_s: int | None = None
+) -> tuple[ApiToken, str]:
+    """Make an API token for the subject `service:<name>`; its secret is returned only here.
+
+    Needs the role admin. Refuses with REQUEST_INVALID a bad name, a duration below one second and
+    a name that a token in force already has; so a repeat is refused until that one is revoked.
+    """
+    caller.require(Role.ADMIN)
+    _require_name(name)
+    if expires_in_s is not None and not 1 <= expires_in_s <= 10 * 366 * 86_400:
+        raise DomainError("REQUEST_INVALID", "A token lasts from one second to ten years.")
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    try:
+        with transaction.atomic():
+            at = clock.now()
+            token = ApiToken.objects.create(
+                tenant_id=caller.tenant_id,
+                name=name,
+                role=role,
+                token_hash=secret_hash(secret),
+                created_at=at,
+                created_by=caller.subject,
+                expires_at=None if expires_in_s is None else at + timedelta(seconds=expires_in_s),
+            )
+            history.audit(
+                tenant_id=caller.tenant_id,
+                actor=caller.subject,
+                action="token.created",
+                target=token.subject,
+                at=at,
+                evidence={"role": role},
+            )
+    except IntegrityError as error:
+        raise DomainError(
+            "REQUEST_INVALID", f"A token named {name!r} is in force; revoke it first."
+        ) from error
+    return token, secret
+
+
+def revoke_token(*, caller: Caller, name: str, reason: str = "") -> ApiToken:
+    """End the token of that name at once. A repeat finds none in force: REQUEST_INVALID."""
+    caller.require(Role.ADMIN)
+    with transaction.atomic():
+        at = clock.now()
+        in_force = ApiToken.objects.filter(
+            tenant_id=caller.tenant_id, name=name, revoked_at__isnull=True
+        )
+        token = in_force.first()
+        if token is None or not in_force.filter(pk=token.pk).update(revoked_at=at):
+            raise DomainError("REQUEST_INVALID", f"No token named {name!r} is in force.")
+        token.revoked_at = at
+        history.audit(
+            tenant_id=caller.tenant_id,
+            actor=caller.subject,
+            action="token.revoked",
+            target=token.subject,
+            reason=reason,
+            at=at,
+        )
+    return token
+
+
+def _require_name(name: str) -> None:
+    is_safe = all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+    if not is_safe or not 1 <= len(name) <= _MAX_NAME:
+        raise DomainError(
+            "REQUEST_INVALID", "A name has 1 to 200 of the characters A-Z a-z 0-9 . _ -"
+        )
