@@ -1,20 +1,66 @@
-"""All settings, from the environment. Every name is documented in `.env.example`."""
+"""All settings, from the environment. Every name is documented in `.env.example`.
 
+Without DATABASE_URL this is development: the database and the broker are those that `up` runs in
+the data folder, keys are made there. With DATABASE_URL it is production: keys must be given.
+"""
+
+import os
+import secrets
+import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import environ
 
+from config import logs
 from config.runfile import RunFile
+
+
+def refuse(problem: str) -> NoReturn:
+    """A setting that cannot work ends the process with one line, never with a traceback."""
+    sys.exit(f"fencepost: {problem}")
+
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
-environ.Env.read_env(BASE_DIR / ".env")
+environ.Env.read_env(BASE_DIR / os.environ.get("FENCEPOST_ENV_FILE", ".env"))
 
-DATA_DIR = BASE_DIR / env.path("FENCEPOST_DATA_DIR", default=".data")
+DATABASE_URL = env("DATABASE_URL", default="")
+PRODUCTION = bool(DATABASE_URL)
+DATA_DIR = BASE_DIR / env("FENCEPOST_DATA_DIR", default=".data")
 RUN = RunFile(DATA_DIR).read()
 
+# --- Keys ----------------------------------------------------------------------------------------
+
+DEVELOPMENT_KEY_FILE = DATA_DIR / "secret_key"
+SECRET_KEY = env("SECRET_KEY", default="")
+if not SECRET_KEY and PRODUCTION:
+    refuse("SECRET_KEY is required when DATABASE_URL is set: give a long random text")
+if not SECRET_KEY:
+    try:
+        SECRET_KEY = DEVELOPMENT_KEY_FILE.read_text().strip()
+    except OSError:
+        SECRET_KEY = ""
+    # Before the first `up` nothing is signed that must be readable later.
+    SECRET_KEY = SECRET_KEY or secrets.token_urlsafe(48)
+
+# Signs grants: an Ed25519 private key in PEM. Keys in the other folder are public ones that only
+# verify, so that a signing key can be replaced while its grants live on.
+DEVELOPMENT_GRANT_KEY_FILE = DATA_DIR / "grant_key.pem"
+GRANT_KEY_FILE = env("FENCEPOST_GRANT_KEY_FILE", default="")
+if not GRANT_KEY_FILE and PRODUCTION:
+    refuse(
+        "FENCEPOST_GRANT_KEY_FILE is required when DATABASE_URL is set: the path of an Ed25519"
+        " private key in PEM (openssl genpkey -algorithm ed25519 -out grant_key.pem)"
+    )
+if PRODUCTION and not os.access(GRANT_KEY_FILE, os.R_OK):
+    refuse(f"FENCEPOST_GRANT_KEY_FILE: cannot read {GRANT_KEY_FILE}")
+GRANT_KEY_FILE = GRANT_KEY_FILE or str(DEVELOPMENT_GRANT_KEY_FILE)
+GRANT_VERIFY_KEYS_DIR = env("FENCEPOST_GRANT_VERIFY_KEYS_DIR", default="")
+
+# --- Django --------------------------------------------------------------------------------------
+
 DEBUG = env.bool("DEBUG", default=False)
-SECRET_KEY = env("SECRET_KEY", default="insecure-development-key")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 
 INSTALLED_APPS = [
@@ -34,18 +80,23 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "django_structlog",
+    "django_prometheus",
     "mesh",
 ]
 
 MIDDLEWARE = [
+    "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django_structlog.middlewares.RequestMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 
 ROOT_URLCONF = "config.urls"
@@ -67,28 +118,106 @@ TEMPLATES = [
     },
 ]
 
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LOGIN_REDIRECT_URL = "admin:index"
+
+STATIC_URL = "static/"
+STATIC_ROOT = DATA_DIR / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+WHITENOISE_KEEP_ONLY_HASHED_FILES = True
+
+# --- Database ------------------------------------------------------------------------------------
+
+# When `up` does not run, connecting fails, and manage.py says what to do.
 NO_DATABASE = "postgres://fencepost@//nonexistent/fencepost"
 LOCK_TIMEOUT_MS = env.int("FENCEPOST_LOCK_TIMEOUT_MS", default=2_000)
 STATEMENT_TIMEOUT_MS = env.int("FENCEPOST_STATEMENT_TIMEOUT_MS", default=15_000)
 IDLE_IN_TRANSACTION_TIMEOUT_MS = env.int("FENCEPOST_IDLE_IN_TRANSACTION_TIMEOUT_MS", default=10_000)
 
-# Without DATABASE_URL the database is the one that `up` runs; when it does not run, connecting to
-# its empty socket folder fails, and manage.py says what to do.
-DATABASES = {"default": env.db("DATABASE_URL", default=RUN.get("database_url", NO_DATABASE))}
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": env.db_url_config(DATABASE_URL or RUN.get("database_url", NO_DATABASE))
+}
+if not DATABASES["default"].get("ENGINE", "").endswith(".postgresql"):
+    refuse("DATABASE_URL must name a PostgreSQL server: postgres://user:password@host:5432/name")
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=600)
-DATABASES["default"].setdefault("OPTIONS", {})["options"] = (
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+DATABASES["default"].setdefault("OPTIONS", {}).setdefault("connect_timeout", 5)
+DATABASES["default"]["OPTIONS"]["options"] = (
     f"-c lock_timeout={LOCK_TIMEOUT_MS}"
     f" -c statement_timeout={STATEMENT_TIMEOUT_MS}"
     f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS}"
 )
-DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-LANGUAGE_CODE = "en-us"
-TIME_ZONE = "UTC"
-USE_I18N = False
-USE_TZ = True
-STATIC_URL = "static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
-LOGIN_REDIRECT_URL = "admin:index"
+# --- API -----------------------------------------------------------------------------------------
 
 REST_FRAMEWORK: dict[str, object] = {}
+
+# --- Admin: the look here, its navigation and dashboard beside the admin's code ------------------
+
+UNFOLD: dict[str, object] = {
+    "SITE_TITLE": "Fencepost",
+    "SITE_HEADER": "Fencepost",
+    "SITE_SYMBOL": "fence",
+}
+
+# --- Sweeps --------------------------------------------------------------------------------------
+
+# No finished pass for longer than this counts as an outage of the sweeps.
+SWEEP_OUTAGE_MS = env.int("FENCEPOST_SWEEP_OUTAGE_MS", default=30_000)
+# One pass may not take more than this part of an application's live workers offline, if it has at
+# least so many; after the hold those still silent are taken whatever others do.
+BRAKE_FRACTION = env.float("FENCEPOST_BRAKE_FRACTION", default=0.5)
+BRAKE_MIN_WORKERS = env.int("FENCEPOST_BRAKE_MIN_WORKERS", default=5)
+BRAKE_HOLD_MS = env.int("FENCEPOST_BRAKE_HOLD_MS", default=30_000)
+
+# --- Celery: the schedule stands in config/celery.py ---------------------------------------------
+
+NO_BROKER = "redis+socket:///nonexistent/valkey.sock"
+CELERY_BROKER_URL = env("CELERY_BROKER_URL", default="") or RUN.get("broker_url", NO_BROKER)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+if CELERY_BROKER_URL.startswith("redis"):
+    # What a killed process had taken comes back after this; the default is an hour.
+    CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 300}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TIMEZONE = "UTC"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+
+# --- Behind a proxy that ends TLS ----------------------------------------------------------------
+
+# Trusts X-Forwarded-Proto, so only for a server that nobody reaches past the proxy.
+BEHIND_TLS_PROXY = env.bool("FENCEPOST_BEHIND_TLS_PROXY", default=False)
+if BEHIND_TLS_PROXY:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_SSL_REDIRECT = True
+    # Probes come from inside, without TLS.
+    SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)$"]
+    SECURE_HSTS_SECONDS = env.int("FENCEPOST_HSTS_SECONDS", default=31_536_000)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BEHIND_TLS_PROXY
+SESSION_COOKIE_HTTPONLY = True
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+
+# --- Observing -----------------------------------------------------------------------------------
+
+# No tenant names in it, but it tells how busy the place is: in production closed unless opened.
+METRICS_OPEN = env.bool("FENCEPOST_METRICS_OPEN", default=not PRODUCTION)
+PROMETHEUS_EXPORT_MIGRATIONS = False
+LOG_LEVEL = env("LOG_LEVEL", default="INFO").upper()
+LOGGING = logs.configuration(LOG_LEVEL)
+# One line per answered request, and for successes only when asked: workers call all the time.
+DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = logs.DEBUG
+DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = logs.DEBUG
+DJANGO_STRUCTLOG_STATUS_DEFAULT_LOG_LEVEL = logs.DEBUG
+DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = logs.INFO
+DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False
+DJANGO_STRUCTLOG_CELERY_ENABLED = True
+DJANGO_STRUCTLOG_CELERY_DEFAULT_LOG_LEVEL = logs.DEBUG

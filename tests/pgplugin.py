@@ -20,6 +20,7 @@ from types import FrameType
 import pytest
 
 from config.embedded import EmbeddedError, EmbeddedPostgres
+from config.keys import make_development_keys
 from config.runfile import RunFile
 
 PREFIX = "fencepost-test-"
@@ -54,7 +55,12 @@ def start() -> None:
             pytest.exit(str(error), returncode=1)
     assert url is not None
     RunFile(base).write(database_url=url)
-    os.environ |= {MARK: str(base), "FENCEPOST_DATA_DIR": str(base)}
+    make_development_keys(base)
+    os.environ |= {
+        MARK: str(base),
+        "FENCEPOST_DATA_DIR": str(base),
+        "FENCEPOST_ENV_FILE": os.devnull,
+    }
 
 
 def _end_session(signum: int, frame: FrameType | None) -> None:

@@ -1,0 +1,39 @@
+"""What to tell people when the database cannot be used."""
+
+from __future__ import annotations
+
+import psycopg
+from django.conf import settings
+from django.db import Error
+
+
+def explain(error: Error) -> str | None:
+    """One sentence with what to do, or None if the fault is not in the surroundings."""
+    cause = error.__cause__
+    if isinstance(cause, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+        return "the database is not set up for this version: run python manage.py migrate"
+    if not isinstance(cause, psycopg.OperationalError) or cause.sqlstate:
+        return explain_refusal(cause)
+    if not settings.PRODUCTION and not settings.RUN:
+        return f"nothing runs in {settings.DATA_DIR}: start it with make run, or set DATABASE_URL"
+    return f"the database does not answer: {reason(cause)}"
+
+
+def explain_refusal(cause: BaseException | None) -> str | None:
+    """The server answered, and said no to what the surroundings (not our code) asked for."""
+    outside = (
+        psycopg.errors.InvalidAuthorizationSpecification,
+        psycopg.errors.InvalidPassword,
+        psycopg.errors.InvalidCatalogName,
+        psycopg.errors.TooManyConnections,
+        psycopg.errors.CannotConnectNow,
+        psycopg.errors.AdminShutdown,
+        psycopg.errors.DiskFull,
+    )
+    return f"the database refuses: {reason(cause)}" if isinstance(cause, outside) else None
+
+
+def reason(error: BaseException) -> str:
+    """The telling part of libpq's message, which may have several lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].removeprefix("connection failed: ") if lines else type(error).__name__
