@@ -14,9 +14,9 @@ def explain(error: Error) -> str | None:
         return "the database is not set up for this version: run python manage.py migrate"
     if not isinstance(cause, psycopg.OperationalError) or cause.sqlstate:
         return explain_refusal(cause)
-    if not settings.PRODUCTION and not settings.RUN:
+    if not settings.PRODUCTION:
         return f"nothing runs in {settings.DATA_DIR}: start it with make run, or set DATABASE_URL"
-    return f"the database does not answer: {reason(cause)}"
+    return f"cannot use the database: {reason(cause)}"
 
 
 def explain_refusal(cause: BaseException | None) -> str | None:
@@ -30,7 +30,7 @@ def explain_refusal(cause: BaseException | None) -> str | None:
         psycopg.errors.AdminShutdown,
         psycopg.errors.DiskFull,
     )
-    return f"the database refuses: {reason(cause)}" if isinstance(cause, outside) else None
+    return f"cannot use the database: {reason(cause)}" if isinstance(cause, outside) else None
 
 
 def reason(error: BaseException) -> str:

@@ -260,13 +260,17 @@ class EmbeddedServer:
         """Where the server keeps its files.
 
         Inside `base`, unless the account cannot get there (root's home is closed to others). The
-        doors above are not ours to open, so the files then stand in /var/lib, found by a hash.
+        doors above are not ours to open, so the files then stand in a new folder in /var/lib that
+        `base` names: where `base` is gone, nobody finds them by chance.
         """
         if not self.account.is_dropped or self.account.can_enter(self.base):
             return self.base
-        home = Path("/var/lib") / f"fencepost-{self._digest()}"
-        home.mkdir(mode=0o711, parents=True, exist_ok=True)
-        (self.base / "MOVED").write_text(f"{home}\n")
+        note = self.base / "MOVED"
+        if note.exists() and Path(note.read_text().strip()).is_dir():
+            return Path(note.read_text().strip())
+        home = Path(tempfile.mkdtemp(prefix="fencepost-", dir="/var/lib"))
+        home.chmod(0o711)
+        note.write_text(f"{home}\n")
         return home
 
     def _socket_folder(self) -> Path:

@@ -77,6 +77,10 @@ def configuration(level: str) -> dict[str, Any]:
             "django": {"handlers": [], "level": level, "propagate": True},
             "django.server": {"handlers": [], "level": level, "propagate": True},
             # Says again, without the request's context, what django-structlog says.
-            "django.request": {"level": "ERROR"},
+            "django.request": {"level": "CRITICAL"},
+            # A line for every message sent, taken and done; the sweeps say what they changed.
+            "celery.beat": {"level": "WARNING"},
+            "celery.worker.strategy": {"level": "WARNING"},
+            "celery.app.trace": {"level": "WARNING"},
         },
     }

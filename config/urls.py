@@ -1,6 +1,15 @@
-"""Routes: the admin at /admin/, the API at /api/v1/."""
+"""Routes: the admin at /admin/, the API at /api/v1/, and what probes and monitoring ask."""
 
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, path
+from django.views.generic import RedirectView
 
-urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls)]
+from config import health
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", RedirectView.as_view(pattern_name="admin:index")),
+    path("admin/", admin.site.urls),
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("metrics", health.metrics),
+]

@@ -53,7 +53,7 @@ def test_a_command_without_its_database_says_so_in_one_line(grant_key: str) -> N
         SECRET_KEY="x",
         FENCEPOST_GRANT_KEY_FILE=grant_key,
     )
-    assert_one_line(done, "the database does not answer", "Connection refused")
+    assert_one_line(done, "cannot use the database", "Connection refused")
 
 
 def test_a_command_before_up_says_how_to_start(tmp_path: Path) -> None:
