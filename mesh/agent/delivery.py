@@ -1,0 +1,141 @@
+"""Reports on their way to the server: tried at once, kept on disk, tried until answered."""
+
+import logging
+import threading
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from mesh.agent.client import ApiError, Backoff, UnreachableError
+from mesh.agent.session import Session
+from mesh.agent.spool import Report, Spool
+
+log = logging.getLogger("mesh.agent")
+
+_UNSENDABLE = frozenset(
+    {"REQUEST_INVALID", "REQUEST_MALFORMED", "WORKLOAD_INVALID", "BODY_TOO_LARGE"}
+)
+_CANCEL_PENDING = frozenset({"WORKLOAD_TRANSITION_DENIED", "WORKLOAD_CANCELLATION_REQUESTED"})
+
+
+def _failure(report: Report, kind: str, error: str) -> Report:
+    return replace(report, outcome="fail", body={"kind": kind, "error": error})
+
+
+def instead_of(report: Report, code: str) -> Report | None:
+    """What to report when the server refused this report for good; None when nothing is left."""
+    if code in _CANCEL_PENDING and report.outcome != "cancelled":
+        return replace(report, outcome="cancelled", body={})
+    was = report.body.get("kind")
+    if code == "WORKLOAD_SECRET_REJECTED" and was != "secret_rejected":
+        return _failure(report, "secret_rejected", "the report was refused: it held a secret")
+    if code in _UNSENDABLE and was != "result_refused":
+        return _failure(report, "result_refused", f"the report was refused: {code}")
+    return None
+
+
+class Deliverer:
+    """Brings reports to the server; what could not be brought yet is `pending()`."""
+
+    def __init__(self, session: Session, spool: Spool, halt: threading.Event) -> None:
+        self._session = session
+        self._spool = spool
+        self._halt = halt
+        self._pending: dict[str, Report] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+
+    def deliver(self, report: Report) -> None:
+        """Store the report and send it; when it cannot be had, `run` goes on with it.
+
+        DisplacedError leaves it on disk.
+        """
+        self._spool.put(report, durable=report.is_hold)
+        remaining = self._try(report)
+        if remaining is not None:
+            self._spool.put(remaining, durable=True)
+            self.keep(remaining)
+
+    def keep(self, report: Report) -> None:
+        """Send a stored report as soon as that is possible."""
+        with self._lock:
+            self._pending[report.attempt_id] = report
+        log.warning("report of %s waits for the server", report.workload_id)
+        self._wake.set()
+
+    def drop(self, report: Report, why: str) -> None:
+        """Forget a report that has nothing to tell any more."""
+        log.warning("report of %s dropped: %s", report.workload_id, why)
+        self._spool.remove(report)
+        with self._lock:
+            self._pending.pop(report.attempt_id, None)
+
+    def pending(self) -> list[Report]:
+        with self._lock:
+            return list(self._pending.values())
+
+    def run(self) -> None:
+        """Send what is pending, over and over, until the agent halts."""
+        backoff = Backoff(base=0.5, cap=15.0)
+        while not self._halt.is_set():
+            reports = self.pending()
+            if not reports:
+                backoff.reset()
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            if not self._send_all(reports):
+                self._halt.wait(backoff.next())
+
+    def _send_all(self, reports: list[Report]) -> bool:
+        settled_all = True
+        for report in reports:
+            remaining = self._try(report)
+            with self._lock:
+                if remaining is None:
+                    self._pending.pop(report.attempt_id, None)
+                elif report.attempt_id in self._pending:
+                    self._pending[report.attempt_id] = remaining
+            settled_all = settled_all and remaining is None
+        return settled_all
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def _try(self, report: Report) -> Report | None:
+        """One try, with what may take the report's place; the report that is left, if any."""
+        while True:
+            try:
+                self._session.call(partial(self._send, report))
+            except UnreachableError:
+                return report
+            except ApiError as error:
+                if error.is_transient or error.code == "WORKER_RECOVERY_REQUIRED":
+                    return report
+                other = instead_of(report, error.code)
+                if other is None:
+                    self._spool.remove(report)
+                    log.warning("report of %s refused: %s", report.workload_id, error.code)
+                    return None
+                log.warning("%s: %s refused (%s)", report.workload_id, report.outcome, error.code)
+                report = other
+                self._spool.put(report, durable=report.is_hold)
+            else:
+                self._spool.remove(report)
+                _say(report)
+                return None
+
+    def _send(self, report: Report) -> dict[str, Any]:
+        client = self._session.client
+        if report.outcome == "complete":
+            return client.complete(report.claim_id, report.fencing_token, result=report.body)
+        if report.outcome == "fail":
+            return client.fail(report.claim_id, report.fencing_token, failure=report.body)
+        return client.cancelled(report.claim_id, report.fencing_token)
+
+
+def _say(report: Report) -> None:
+    if report.outcome == "fail":
+        log.warning("%s failed: %s", report.workload_id, report.body["kind"])
+    else:
+        log.info("%s %s", report.workload_id, f"{report.outcome}d".replace("dd", "d"))
