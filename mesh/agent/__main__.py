@@ -84,6 +84,7 @@ def main(
         float, typer.Option(help="Seconds that running work gets when the agent is stopped.")
     ] = 30.0,
     json_logs: Annotated[bool, typer.Option(help="Log as JSON lines.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Log only what went wrong.")] = False,
 ) -> None:
     """Run one worker until it is told to stop."""
     for text in command or []:
@@ -119,7 +120,7 @@ def main(
         stop_grace=stop_grace,
         drain_grace=drain_grace,
     )
-    logs.configure(as_json=json_logs, name=name)
+    logs.configure(as_json=json_logs, quiet=quiet, name=name)
     raise typer.Exit(int(_run(options)))
 
 

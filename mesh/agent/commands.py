@@ -181,10 +181,8 @@ class _Capture:
         self.too_large = False
         self.stopped = False
         self._kill_at: float | None = None
-        buffers = (self.stdout, self.stderr)
-        self._open = {
-            pipe.fileno(): buffer for pipe, buffer in zip(self._pipes, buffers, strict=True)
-        }
+        out, err = self._pipes
+        self._open = {out.fileno(): self.stdout, err.fileno(): self.stderr}
 
     def watch(self, control: Any, stop_asked: Callable[[], Stop | None]) -> None:
         poll = select.poll()

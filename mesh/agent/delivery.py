@@ -30,7 +30,11 @@ def instead_of(report: Report, code: str) -> Report | None:
     if code == "WORKLOAD_SECRET_REJECTED" and was != "secret_rejected":
         return _failure(report, "secret_rejected", "the report was refused: it held a secret")
     if code in _UNSENDABLE and was != "result_refused":
-        return _failure(report, "result_refused", f"the report was refused: {code}")
+        bare = _failure(report, was or "result_refused", f"the report was refused: {code}")
+        # Of a failure its kind is what counts: it decides whether the work is tried again.
+        return (
+            bare if bare != report else replace(bare, body=bare.body | {"kind": "result_refused"})
+        )
     return None
 
 
@@ -138,4 +142,8 @@ def _say(report: Report) -> None:
     if report.outcome == "fail":
         log.warning("%s failed: %s", report.workload_id, report.body["kind"])
     else:
-        log.info("%s %s", report.workload_id, f"{report.outcome}d".replace("dd", "d"))
+        log.info(
+            "%s %s",
+            report.workload_id,
+            "cancelled" if report.outcome == "cancelled" else "completed",
+        )

@@ -33,7 +33,7 @@ class _Json(logging.Formatter):
         return masked(json.dumps(line, ensure_ascii=False))
 
 
-def configure(*, as_json: bool, name: str) -> None:
+def configure(*, as_json: bool, quiet: bool, name: str) -> None:
     """Send the agent's log to stderr."""
     handler: logging.Handler
     if as_json:
@@ -47,5 +47,5 @@ def configure(*, as_json: bool, name: str) -> None:
         handler.setFormatter(_Plain(f"%(asctime)s {name} %(levelname)s %(message)s"))
     logger = logging.getLogger("mesh.agent")
     logger.handlers = [handler]
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
     logger.propagate = False

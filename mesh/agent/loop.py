@@ -171,8 +171,8 @@ class Agent:
     def _guarded(self, target: Any) -> None:
         try:
             target()
-        except DisplacedError:
-            pass  # the session has said so
+        except (DisplacedError, HaltedError):
+            pass  # the main thread knows
         except Exception:
             log.exception("the agent ends: a thread of it broke")
             self._failure = Exit.FORCED
@@ -251,12 +251,12 @@ class Agent:
                 delay = interval
             except (ApiError, UnreachableError) as error:
                 delay = backoff.next(error)
-                self._say("heartbeat", str(error), logging.WARNING)
-                self._after_refusal(error)
+                self._after_refusal("heartbeat", error)
 
-    def _after_refusal(self, error: Exception) -> None:
+    def _after_refusal(self, about: str, error: Exception) -> None:
         """OFFLINE or unreconciled: come to terms, unless this agent is on its way out."""
         if not isinstance(error, ApiError) or error.code != "WORKER_RECOVERY_REQUIRED":
+            self._say(about, f"{about}: {error}", logging.WARNING)
             return
         if self._stopping.is_set():
             return
@@ -338,8 +338,7 @@ class Agent:
             try:
                 taken = self._claim(min(free, _MAX_CLAIMS))
             except (ApiError, UnreachableError) as error:
-                self._say("claims", f"no claims: {error}", logging.WARNING)
-                self._after_refusal(error)
+                self._after_refusal("claims", error)
                 delay = min(delay * 2, 10.0) if is_transient(error) else _POLL_MAX
                 taken = 0
             else:
@@ -375,7 +374,10 @@ class Agent:
         return len(answer["claims"])
 
     def _take_in(self, claim: dict[str, Any], asked_at: float) -> None:
-        self._slots.take_in(Work.from_claim(claim, asked_at=asked_at, clock=self._clock))
+        work = Work.from_claim(claim, asked_at=asked_at, clock=self._clock)
+        if self._stopping.is_set():
+            work.request_stop(StopReason.SHUTDOWN)
+        self._slots.take_in(work)
 
     def _try_new_grant(self) -> None:
         try:

@@ -29,7 +29,7 @@ class Reconciler:
         self._drained_said = False
 
     def run(self, stored: list[Report] | None = None) -> bool:
-        """One pass; False while an operator's drain keeps this worker out. UnreachableError, ApiError.
+        """One pass; False while an operator's drain keeps this worker out.
 
         `stored` are reports of an earlier process: kept for sending if they are accepted, dropped
         if not.

@@ -174,18 +174,16 @@ class Slots:
     # Started work
 
     def _execute(self, work: Work) -> Report | None:
-        log.info("%s started (%s)", work.workload_id, work.definition_id)
+        log.debug("%s started (%s)", work.workload_id, work.definition_id)
         workdir = self._state.make_workdir() if work.definition_id in self._commands else None
         try:
             runner = self._runners.take()
-            work.attach(runner.wake)
             frame, reason = self._run_job(work, runner, workdir)
         except RunnerError as error:
             log.error("no process for the work: %s", error)
             body = {"kind": "worker_failure", "error": "no process", "no_effect": True}
             return _report(work, "fail", body)
         finally:
-            work.attach(None)
             if workdir is not None:
                 self._state.remove_workdir(workdir)
         return _judge(work, frame, reason)
@@ -193,34 +191,34 @@ class Slots:
     def _run_job(
         self, work: Work, runner: Runner, workdir: Path | None
     ) -> tuple[dict[str, Any] | None, StopReason | None]:
+        """Run one job; the answer is None when its process had to be killed."""
+        frame = None
+        work.attach(runner.wake)
         try:
-            runner.start_job(
-                {
-                    "workload_id": work.workload_id,
-                    "attempt_id": work.attempt_id,
-                    "attempt_number": work.attempt_number,
-                    "definition_id": work.definition_id,
-                    "input": work.input,
-                    "checkpoint": work.checkpoint,
-                    "workdir": str(workdir),
-                    "output_limit": self._options.output_limit,
-                }
-            )
+            runner.start_job(self._job(work, workdir))
             frame, reason = self._watch(work, runner)
         except RunnerDiedError as death:
-            runner.kill()
-            died = {"outcome": "fail", "kind": death.kind, "error": str(death)}
-            return died, work.stop_reason(time.monotonic(), self._options.time_limit)
-        except BaseException:
-            runner.kill()
-            raise
-        if frame is None:
-            runner.kill()
-        else:
-            # A wake that came late must find the next job's owner indifferent.
+            reason = work.stop_reason(time.monotonic(), self._options.time_limit)
+            return {"outcome": "fail", "kind": death.kind, "error": str(death)}, reason
+        finally:
             work.attach(None)
-            self._runners.give_back(runner)
+            if frame is None:
+                runner.kill()
+            else:
+                self._runners.give_back(runner)
         return frame, reason
+
+    def _job(self, work: Work, workdir: Path | None) -> dict[str, Any]:
+        return {
+            "workload_id": work.workload_id,
+            "attempt_id": work.attempt_id,
+            "attempt_number": work.attempt_number,
+            "definition_id": work.definition_id,
+            "input": work.input,
+            "checkpoint": work.checkpoint,
+            "workdir": str(workdir),
+            "output_limit": self._options.output_limit,
+        }
 
     def _watch(self, work: Work, runner: Runner) -> tuple[dict[str, Any] | None, StopReason | None]:
         """Wait for the end of a job; stop it when there is a reason to."""

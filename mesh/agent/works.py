@@ -119,9 +119,9 @@ class Work:
         with self._lock:
             if self._stop is None or reason is StopReason.FENCED:
                 self._stop = reason
-            wake = self._wake
-        if wake is not None:
-            wake()
+            # Inside the lock: once attach(None) returned, nobody wakes a process that is gone.
+            if self._wake is not None:
+                self._wake()
 
     def attach(self, wake: Callable[[], None] | None) -> None:
         """Name what must be woken when a stop is asked for."""
