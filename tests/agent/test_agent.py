@@ -267,7 +267,7 @@ def test_handlers_do_not_see_the_grant(mesh: FakeMesh, start_agent: StartAgent) 
     eventually(lambda: work.result)
     assert work.result is not None
     assert "MARK" in work.result["output"]
-    assert not any(name.startswith("FENCEPOST") for name in work.result["output"])
+    assert not any(name.startswith("FENCEPOST_GRANT") for name in work.result["output"])
 
 
 def test_nothing_secret_is_logged_or_left_readable(mesh: FakeMesh, start_agent: StartAgent) -> None:
