@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from .enums import GrantStatus
+from .scope import TenantQuerySet
 from .tenancy import Application, Tenant
 
 STORED_STATUSES = (GrantStatus.ACTIVE, GrantStatus.REVOKED, GrantStatus.SUPERSEDED)
@@ -40,6 +41,8 @@ class Grant(models.Model):
     revoke_reason = models.TextField(blank=True, default="")
     # Set while workers registered under this revoked grant are still to be drained.
     drains_pending = models.BooleanField(default=False)
+
+    objects = TenantQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]

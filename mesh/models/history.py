@@ -3,6 +3,7 @@
 import pgtrigger
 from django.db import models
 
+from .scope import TenantQuerySet
 from .tenancy import Tenant
 from .workers import Worker
 from .workloads import Workload
@@ -74,6 +75,8 @@ class AuditEntry(models.Model):
     code = models.CharField(max_length=64, blank=True, default="")
     evidence = models.JSONField(default=dict)
     at = models.DateTimeField()
+
+    objects = TenantQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]

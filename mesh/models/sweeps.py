@@ -2,6 +2,7 @@
 
 from django.db import models
 
+from .scope import TenantQuerySet
 from .tenancy import Application, Tenant
 from .workers import Worker
 
@@ -35,6 +36,8 @@ class Incident(models.Model):
     workers = models.ManyToManyField(Worker, related_name="incidents")
     opened_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TenantQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]

@@ -6,6 +6,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from .enums import Role
+from .scope import TenantQuerySet
 
 
 class Tenant(models.Model):
@@ -71,6 +72,8 @@ class ApiToken(models.Model):
     created_by = models.CharField(max_length=255)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TenantQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]

@@ -8,9 +8,15 @@ from django.db.models import Q
 
 from .enums import DrainCause, Health, Lifecycle, Runtime
 from .grants import Grant
+from .scope import TenantQuerySet
 from .tenancy import Application, Tenant
 
 PLACEABLE = frozenset({Lifecycle.READY, Lifecycle.BUSY})
+
+
+class WorkerQuerySet(TenantQuerySet["Worker"]):
+    def _visible_to_worker(self, worker_pk: int) -> "WorkerQuerySet":
+        return self.filter(pk=worker_pk)
 
 
 class Worker(models.Model):
@@ -63,6 +69,8 @@ class Worker(models.Model):
     event_sequence = models.BigIntegerField(default=0)
     sweep_after = models.DateTimeField(null=True, blank=True)
 
+    objects = WorkerQuerySet.as_manager()
+
     class Meta:
         ordering = ["-id"]
         indexes = [models.Index(fields=["tenant", "-id"], name="workers_of_a_tenant")]
@@ -87,7 +95,7 @@ class Worker(models.Model):
                 condition=Q(active__gte=0), name="worker_active_is_not_negative"
             ),
             models.CheckConstraint(
-                condition=Q(incarnation__gte=1), name="worker_incarnation_is_positive"
+                condition=Q(incarnation__gte=0), name="worker_incarnation_is_not_negative"
             ),
         ]
 

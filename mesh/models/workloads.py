@@ -19,6 +19,7 @@ from .enums import (
 )
 from .fields import ExactJSONField
 from .grants import Grant
+from .scope import TenantQuerySet
 from .tenancy import Application, Tenant
 from .workers import Worker
 
@@ -54,6 +55,13 @@ class Requirement(models.Model):
 
     def __str__(self) -> str:
         return f"{self.definition_id} needs {', '.join(self.capabilities) or 'nothing'}"
+
+
+class WorkloadQuerySet(TenantQuerySet["Workload"]):
+    def _visible_to_worker(self, worker_pk: int) -> "WorkloadQuerySet":
+        """A worker sees the work of its own claims."""
+        own = Attempt.objects.filter(workload_id=models.OuterRef("pk"), worker_id=worker_pk)
+        return self.filter(models.Exists(own))
 
 
 class Workload(models.Model):
@@ -116,6 +124,8 @@ class Workload(models.Model):
     deadline_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     sweep_after = models.DateTimeField(null=True, blank=True)
+
+    objects = WorkloadQuerySet.as_manager()
 
     class Meta:
         ordering = ["-created_at", "-id"]

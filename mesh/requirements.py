@@ -1,0 +1,147 @@
+"""Requirement rows, and which of them each worker may take.
+
+Work that is alike in what placement looks at shares one immutable requirement row, so a claim
+looks at a few requirements instead of many workloads. Requirements in use are numbered within
+their application, under the application row's lock, so numbers become visible in their order; a
+worker's eligible set says up to which number it is worked out and catches up at its next claim.
+
+At most `MAX_IN_USE` requirements of an application are in use. When they are used up, those
+without open work are put to rest (`number` null, the application's epoch rises, every eligible
+set of the application is worked out anew); if none is, new kinds of work are refused.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db.models import Exists, F, OuterRef, QuerySet
+
+from . import placement
+from .canonical import digest
+from .errors import DomainError
+from .models import ENDED_STATES, Application, EligibleSet, Requirement, Worker, Workload
+
+MAX_IN_USE: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What placement looks at."""
+
+    definition_id: str
+    capabilities: tuple[str, ...]
+    required_labels: dict[str, str] = field(default_factory=dict)
+    affinity: dict[str, str] = field(default_factory=dict)
+    anti_affinity: dict[str, str] = field(default_factory=dict)
+
+    def content(self) -> dict[str, Any]:
+        """The columns of the row, as equal needs share them."""
+        return {
+            "definition_id": self.definition_id,
+            "capabilities": sorted(set(self.capabilities)),
+            "required_labels": self.required_labels,
+            "affinity": self.affinity,
+            "anti_affinity": self.anti_affinity,
+        }
+
+
+def find(application: Application, need: Need) -> Requirement:
+    """The requirement in use for this need, made or taken back into use if there is none.
+
+    Refuses with LIMIT_EXCEEDED while `MAX_IN_USE` others have open work. Runs in the caller's
+    transaction, before it locks any worker or workload.
+    """
+    content = need.content()
+    requirement = Requirement.objects.filter(
+        application=application, digest=digest(content)
+    ).first()
+    if requirement is not None and requirement.number is not None:
+        return requirement
+    return _take_into_use(application, content)
+
+
+def keep_in_use(application: Application, requirement: Requirement) -> None:
+    """Make sure that work just inserted stands under a requirement in use.
+
+    The insert's foreign key keeps the row from being put to rest from here on; if that happened
+    between finding it and inserting, it is taken back into use.
+    """
+    if not Requirement.objects.filter(pk=requirement.pk, number__isnull=False).exists():
+        _number(_lock(application), requirement)
+
+
+def refresh(worker: Worker, application: Application) -> EligibleSet:
+    """Bring a locked worker's eligible set up to date with its application's requirements."""
+    eligible = EligibleSet.objects.filter(worker=worker).first() or EligibleSet(worker=worker)
+    known = eligible.requirement_ids
+    if eligible.epoch != application.requirement_epoch:
+        known, eligible.upto_number = [], 0
+    newer = Requirement.objects.filter(
+        application=application,
+        number__gt=eligible.upto_number,
+        number__lte=application.requirement_number,
+    )
+    fitting = [each.pk for each in newer if not placement.lasting_reasons(each, worker)]
+    eligible.requirement_ids = sorted({*known, *fitting})
+    eligible.epoch = application.requirement_epoch
+    eligible.upto_number = application.requirement_number
+    eligible.save()
+    return eligible
+
+
+def forget(worker: Worker) -> None:
+    """Have the eligible set worked out anew at the next claim: the worker itself changed."""
+    EligibleSet.objects.update_or_create(
+        worker=worker, defaults={"requirement_ids": [], "epoch": -1, "upto_number": 0}
+    )
+
+
+def _take_into_use(application: Application, content: dict[str, Any]) -> Requirement:
+    locked = _lock(application)
+    requirement, _ = Requirement.objects.get_or_create(
+        application=locked, digest=digest(content), defaults=content
+    )
+    if requirement.number is None:
+        if _in_use(locked).count() >= MAX_IN_USE and not _put_to_rest(locked):
+            raise DomainError(
+                "LIMIT_EXCEEDED",
+                f"The application has open work of {MAX_IN_USE} different requirements.",
+                retry_after_ms=60_000,
+            )
+        _number(locked, requirement)
+    return requirement
+
+
+def _number(locked: Application, requirement: Requirement) -> None:
+    locked.requirement_number += 1
+    locked.save(update_fields=["requirement_number"])
+    requirement.number = locked.requirement_number
+    requirement.save(update_fields=["number"])
+
+
+def _put_to_rest(locked: Application) -> int:
+    """Take every requirement without open work out of use; how many there were."""
+    # `for update` conflicts with inserts that point here, and skips rows that have one under way.
+    idle = _without_open_work(_in_use(locked)).select_for_update(of=("self",), skip_locked=True)
+    pks = [each.pk for each in idle]
+    rested = _without_open_work(Requirement.objects.filter(pk__in=pks)).update(number=None)
+    if rested:
+        Application.objects.filter(pk=locked.pk).update(
+            requirement_epoch=F("requirement_epoch") + 1
+        )
+        locked.refresh_from_db(fields=["requirement_epoch"])
+    return rested
+
+
+def _without_open_work(requirements: QuerySet[Requirement]) -> QuerySet[Requirement]:
+    work = Workload.objects.filter(requirement_id=OuterRef("pk"))
+    ready = work.filter(claimable=True)
+    other = work.filter(claimable=False).exclude(state__in=ENDED_STATES)
+    return requirements.filter(~Exists(ready), ~Exists(other))
+
+
+def _in_use(application: Application) -> QuerySet[Requirement]:
+    return Requirement.objects.filter(application=application, number__isnull=False)
+
+
+def _lock(application: Application) -> Application:
+    return Application.objects.select_for_update(of=("self",), no_key=True).get(pk=application.pk)
