@@ -37,6 +37,7 @@ from .tenancy import Caller
 CREDENTIAL_PREFIX: Final = "fpw_"
 RESOURCES: Final = ("cpu_millis", "memory_bytes", "disk_bytes", "gpu_count")
 MAX_LABELS: Final = 64
+CONCURRENCY: Final = range(1, 1_001)
 _MAX_LIST: Final = 256
 _MAX_DRAIN_MS: Final = 30 * 86_400_000
 # What drains, beats and moves change; the rest of the row changes only by registering.
@@ -200,7 +201,7 @@ def undrain(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
         if worker.lifecycle != Lifecycle.DRAINING:
             raise denied(worker, Lifecycle.READY)
         at = clock.now()
-        _clear_drain(worker)
+        clear_drain(worker)
         move(worker, _resting(worker), actor=caller.subject, at=at, evidence={"reason": reason})
         save(worker)
     return worker
@@ -216,7 +217,7 @@ def recover(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
         worker = lock_for(caller, worker_id)
         at = clock.now()
         move(worker, Lifecycle.RECOVERING, actor=caller.subject, at=at, evidence={"reason": reason})
-        _clear_drain(worker)
+        clear_drain(worker)
         worker.recovering_since = at
         save(worker)
     return worker
@@ -322,7 +323,8 @@ def _resting(worker: Worker) -> Lifecycle:
     return Lifecycle.READY if worker.active < worker.concurrency else Lifecycle.BUSY
 
 
-def _clear_drain(worker: Worker) -> None:
+def clear_drain(worker: Worker) -> None:
+    """Forget a drain of a locked worker, in memory."""
     worker.drain_cause = ""
     worker.drain_requested_at = worker.drain_deadline_at = None
     worker.drain_reason = ""
@@ -352,7 +354,7 @@ def _require_values(registration: Registration) -> None:
         "runtime": registration.runtime in Runtime.values,
         "name": _is_name(registration.name),
         "version": 1 <= len(registration.version) <= 200 and bool(registration.version.strip()),
-        "capacity.concurrency": 1 <= registration.concurrency <= 1_000,
+        "capacity.concurrency": registration.concurrency in CONCURRENCY,
         "heartbeat_interval_ms": 1_000 <= interval <= 300_000,
         "heartbeat_timeout_ms": 3_000 <= timeout <= 900_000 and timeout >= 3 * interval,
         "labels": len(labels) <= MAX_LABELS and all(is_label(*each) for each in labels),
@@ -364,6 +366,14 @@ def _require_values(registration: Registration) -> None:
     broken = [name for name, holds in rules.items() if not holds]
     if broken:
         raise DomainError("WORKER_INVALID", f"Out of bounds: {', '.join(broken)}.", fields=broken)
+
+
+def require_concurrency(concurrency: int) -> None:
+    """Refuse with WORKER_INVALID a capacity out of bounds."""
+    if concurrency not in CONCURRENCY:
+        raise DomainError(
+            "WORKER_INVALID", "The concurrency is from 1 to 1 000.", fields=["capacity.concurrency"]
+        )
 
 
 def is_label(key: str, value: str) -> bool:
@@ -441,7 +451,7 @@ def _register_new(worker: Worker, said: Registration, grant: Grant, at: datetime
     worker.active = 0
     worker.removed_at = None
     worker.recovering_since = None
-    _clear_drain(worker)
+    clear_drain(worker)
     _finish(worker, said, at, displaced=False)
     return Registered(worker, credential, reconcile_required=False, created=True)
 
@@ -455,7 +465,7 @@ def _register_again(
     away = worker.lifecycle in {Lifecycle.OFFLINE, Lifecycle.RECOVERING}
     worker.is_unreconciled = away or (has_claims and not said.abandon_claims)
     if worker.drain_cause in {DrainCause.WORKER, DrainCause.REVOCATION}:
-        _clear_drain(worker)
+        clear_drain(worker)
         if worker.lifecycle == Lifecycle.DRAINING:
             move(worker, _resting(worker), actor=subject_of(worker), at=at)
     occupy(worker, worker.active, actor=subject_of(worker), at=at)

@@ -81,6 +81,10 @@ class Workload(models.Model):
     definition_revision = models.CharField(max_length=200)
     trigger = models.CharField(max_length=200)
     input = ExactJSONField(null=True)
+    # Lengths as JSON of the input and the latest checkpoint, so that an answer of many claims can
+    # be kept within its bound.
+    input_bytes = models.IntegerField(default=0)
+    checkpoint_bytes = models.IntegerField(default=0)
     requested_by = models.CharField(max_length=255)
     session_id = models.CharField(max_length=200, blank=True, default="")
     grant = models.ForeignKey(
@@ -245,6 +249,8 @@ class Attempt(models.Model):
     incarnation = models.BigIntegerField()
     number = models.IntegerField()
     fencing_token = models.BigIntegerField()
+    # Placed by the server: the worker has not asked for it and learns of it later.
+    is_placed = models.BooleanField(default=False, db_default=False)
     status = models.CharField(max_length=16, choices=AttemptStatus, default=AttemptStatus.CLAIMED)
     lease_ms = models.IntegerField()
     claimed_at = models.DateTimeField()
@@ -252,6 +258,7 @@ class Attempt(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField()
     last_progress_at = models.DateTimeField(null=True, blank=True)
+    # The workload's heartbeat timeout, kept here so that a renewal need not read the workload.
     heartbeat_timeout_ms = models.IntegerField(null=True, blank=True)
     # The earliest of the execution, heartbeat and claim deadlines that apply in this status.
     execution_deadline_at = models.DateTimeField(null=True, blank=True)

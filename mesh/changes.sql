@@ -1,0 +1,61 @@
+-- Writes what one transaction changed of any number of locked workloads and their attempts,
+-- with the events that tell of it, in one statement. Rows come as JSON arrays.
+with moved as (
+    update mesh_workload as w set
+        state = c.state,
+        claimable = c.claimable,
+        available_at = c.available_at,
+        ready_at = c.ready_at,
+        fencing_token = c.fencing_token,
+        attempt_count = c.attempt_count,
+        started_attempts = c.started_attempts,
+        extra_attempts = c.extra_attempts,
+        retries = c.retries,
+        unstarted_losses = c.unstarted_losses,
+        event_sequence = c.event_sequence,
+        checkpoint_bytes = c.checkpoint_bytes,
+        last_failure = c.last_failure,
+        cancel_requested_at = c.cancel_requested_at,
+        overall_from = c.overall_from,
+        deadline_at = c.deadline_at,
+        ended_at = c.ended_at,
+        updated_at = c.updated_at,
+        sweep_after = c.sweep_after
+    from jsonb_to_recordset(%(workloads)s::jsonb) as c (
+        id bigint, state text, claimable boolean, available_at timestamptz, ready_at timestamptz,
+        fencing_token bigint, attempt_count integer, started_attempts integer,
+        extra_attempts integer, retries integer, unstarted_losses integer, event_sequence integer,
+        checkpoint_bytes integer, last_failure jsonb, cancel_requested_at timestamptz, overall_from timestamptz,
+        deadline_at timestamptz, ended_at timestamptz, updated_at timestamptz,
+        sweep_after timestamptz
+    )
+    where w.id = c.id
+),
+tried as (
+    update mesh_attempt as a set
+        status = c.status,
+        started_at = c.started_at,
+        ended_at = c.ended_at,
+        expires_at = c.expires_at,
+        last_progress_at = c.last_progress_at,
+        execution_deadline_at = c.execution_deadline_at,
+        deadline_at = c.deadline_at,
+        failure = c.failure,
+        resource_usage = c.resource_usage,
+        report_step = c.report_step,
+        report_digest = c.report_digest
+    from jsonb_to_recordset(%(attempts)s::jsonb) as c (
+        id bigint, status text, started_at timestamptz, ended_at timestamptz,
+        expires_at timestamptz, last_progress_at timestamptz, execution_deadline_at timestamptz,
+        deadline_at timestamptz, failure jsonb, resource_usage jsonb, report_step text,
+        report_digest text
+    )
+    where a.id = c.id
+)
+insert into mesh_workloadevent
+    (workload_id, sequence, event, from_state, to_state, actor, at, evidence)
+select workload_id, sequence, event, from_state, to_state, actor, at, evidence
+from jsonb_to_recordset(%(events)s::jsonb) as e (
+    workload_id bigint, sequence integer, event text, from_state text, to_state text,
+    actor text, at timestamptz, evidence jsonb
+)

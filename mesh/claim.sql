@@ -1,0 +1,120 @@
+-- Gives up to `slots` claimable workloads to one locked worker, in one statement: pick, move, insert
+-- the attempts and their events, and return all that the claims answer tells.
+--
+-- Picking looks at requirements, not at workloads: for each requirement in the worker's eligible
+-- set the first few rows of the ready index, merged in the order priority, creation, id. More
+-- candidates are taken than slots, because neighbours skip each other's locked rows; `seen` tells
+-- whether it is worth asking again. With `workload` set, only that one is considered (place).
+-- `for no key update` looks at a row again once it is locked, so what another claim took is left
+-- out. Rows beyond `max_bytes` of input and checkpoint together stay for the next call.
+with eligible as (
+    select unnest(requirement_ids) as requirement_id
+    from mesh_eligibleset
+    where worker_id = %(worker)s and %(workload)s::bigint is null
+),
+candidates as materialized (
+    (
+        select ready.id, ready.priority, ready.created_at
+        from eligible
+        cross join lateral (
+            select w.id, w.priority, w.created_at
+            from mesh_workload w
+            where w.requirement_id = eligible.requirement_id and w.claimable
+            order by w.priority desc, w.created_at, w.id
+            limit %(look)s
+        ) as ready
+        order by ready.priority desc, ready.created_at, ready.id
+        limit %(look)s
+    )
+    union all
+    select id, priority, created_at from mesh_workload
+    where id = %(workload)s::bigint and claimable
+),
+locked as materialized (
+    select w.id, w.priority, w.created_at, w.input_bytes, w.checkpoint_bytes
+    from candidates c
+    join mesh_workload w on w.id = c.id
+    where w.claimable
+    order by c.priority desc, c.created_at, c.id
+    limit %(slots)s
+    for no key update of w skip locked
+),
+picked as (
+    select id from (
+        select
+            id,
+            row_number() over in_order as place,
+            sum(input_bytes + checkpoint_bytes) over in_order as bytes
+        from locked
+        window in_order as (order by priority desc, created_at, id)
+    ) as summed
+    where place = 1 or bytes <= %(max_bytes)s
+),
+moved as (
+    update mesh_workload as w set
+        state = 'CLAIMED',
+        claimable = false,
+        fencing_token = w.fencing_token + 1,
+        attempt_count = w.attempt_count + 1,
+        event_sequence = w.event_sequence + 1,
+        updated_at = %(at)s,
+        deadline_at = w.overall_from + (w.timeouts ->> 'overall_ms')::bigint * interval '1 ms'
+    from picked
+    where w.id = picked.id
+    returning w.*
+),
+tried as (
+    insert into mesh_attempt (
+        uid, workload_id, worker_id, incarnation, number, fencing_token, is_placed, status,
+        lease_ms, claimed_at, expires_at, heartbeat_timeout_ms, deadline_at,
+        report_step, report_digest
+    )
+    select
+        gen_random_uuid(), id, %(worker)s, %(incarnation)s, attempt_count, fencing_token,
+        %(is_placed)s, 'CLAIMED', %(lease_ms)s, %(at)s,
+        %(at)s::timestamptz + %(lease_ms)s * interval '1 ms',
+        (timeouts ->> 'heartbeat_ms')::integer,
+        %(at)s::timestamptz + (timeouts ->> 'claim_ms')::bigint * interval '1 ms', '', ''
+    from moved
+    returning uid, workload_id, number, fencing_token, expires_at
+),
+told as (
+    insert into mesh_workloadevent
+        (workload_id, sequence, event, from_state, to_state, actor, at, evidence)
+    select
+        moved.id, moved.event_sequence, 'workload.claimed', 'READY', 'CLAIMED', %(actor)s, %(at)s,
+        jsonb_build_object(
+            'attempt_id', 'attempt_' || replace(tried.uid::text, '-', ''),
+            'worker_id', %(worker_id)s::text,
+            'fencing_token', tried.fencing_token,
+            'lease_ms', %(lease_ms)s::integer,
+            'placed', %(is_placed)s::boolean
+        )
+    from moved join tried on tried.workload_id = moved.id
+)
+select
+    (select count(*) from candidates) as seen,
+    tried.uid,
+    tried.fencing_token,
+    tried.number,
+    tried.expires_at,
+    moved.workload_id,
+    moved.definition_id,
+    moved.definition_revision,
+    moved.input,
+    moved.environment,
+    moved.timeouts,
+    moved.connection_scopes,
+    moved.capability_snapshot,
+    moved.lost_policy,
+    latest.sequence as checkpoint_sequence,
+    latest.state as checkpoint_state
+from (select 1) as one
+left join (moved join tried on tried.workload_id = moved.id) on true
+left join lateral (
+    select c.sequence, c.state from mesh_checkpoint c
+    where c.workload_id = moved.id
+    order by c.sequence desc
+    limit 1
+) as latest on true
+order by moved.priority desc, moved.created_at, moved.id

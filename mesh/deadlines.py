@@ -1,0 +1,77 @@
+"""Deadlines: what happens when a time limit of the work passes.
+
+One cause is recorded, tested in the order overall, cancel grace, execution, heartbeat, claim,
+queue. Overall counts from creation or the latest operator's retry; execution from start; heartbeat
+from the last renewal or checkpoint; claim from the claim while it is not started; queue from READY
+and due. While a cancel is requested only overall and the grace count.
+
+Locks: the worker that holds the work, if one does, then the workload.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from . import clock, locking, outcomes, workers, workloads
+from .changes import Changes
+from .locking import Held
+from .models import AttemptStatus, State
+
+
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    workload_id: str
+    cause: str
+
+
+def enforce(*, workload_pk: int, actor: str) -> Enforced | None:
+    """End what is over time for one workload; None if nothing was due any more, so a repeat."""
+    with transaction.atomic():
+        held = locking.lock_held(workload_pk)
+        at = clock.now()
+        cause = due(held, at)
+        changes = Changes()
+        if cause is None:
+            # The deadline that led here was put off meanwhile; leave the present one behind.
+            workloads.set_deadline(held.workload)
+            changes.add(held.workload, None)
+            changes.write()
+            return None
+        _end(changes, held, cause, actor, at)
+        changes.write()
+        if held.worker is not None:
+            workers.occupy(held.worker, held.worker.active - 1, actor=actor, at=at)
+            workers.save(held.worker)
+    return Enforced(held.workload.workload_id, cause)
+
+
+def due(held: Held, at: datetime) -> str | None:
+    """The first deadline, in the order of the causes, that has passed at `at`."""
+    work, attempt = held.workload, held.attempt
+    is_cancelling = work.state == State.CANCELLATION_REQUESTED
+    grace = timedelta(milliseconds=work.timeouts["cancel_grace_ms"])
+    started = attempt if attempt is not None and work.is_started else None
+    limits = {
+        "overall": work.overall_deadline_at if work.ended_at is None else None,
+        "cancel_grace": work.cancel_requested_at + grace
+        if is_cancelling and work.cancel_requested_at
+        else None,
+        "execution": started.execution_deadline_at if started else None,
+        "heartbeat": started.deadline_at if started else None,
+        "claim": attempt.deadline_at if attempt and work.state == State.CLAIMED else None,
+        "queue": workloads.queue_deadline_at(work) if work.state == State.READY else None,
+    }
+    return next((cause for cause, end in limits.items() if end is not None and end <= at), None)
+
+
+def _end(changes: Changes, held: Held, cause: str, actor: str, at: datetime) -> None:
+    work, attempt = held.workload, held.attempt
+    if attempt is not None and held.worker is not None:
+        attempt.worker = held.worker
+    if work.state == State.CANCELLATION_REQUESTED and attempt is not None:
+        outcomes.cancel(
+            changes, work, attempt, AttemptStatus.CANCELLED, cause=cause, actor=actor, at=at
+        )
+    else:
+        outcomes.time_out(changes, work, attempt, cause=cause, actor=actor, at=at)

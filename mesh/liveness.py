@@ -1,0 +1,264 @@
+"""Liveness: heartbeat, reconcile, and the register that abandons claims.
+
+Guarantees: a worker is heard only when its row is; what it says about claims is compared with the
+rows and never believed; a claim that it forgot is lost, one that it keeps without a right to it is
+told to it as fenced. Beating, accepting and progressing are three facts, kept apart.
+
+Locks: the worker, then workloads of claims that end. A heartbeat is a constant number of
+statements whatever the number of claims.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import transaction
+
+from . import clock, leases, locking, workers
+from .claims import Claim, require_worker, unstarted
+from .errors import DomainError
+from .models import (
+    Attempt,
+    AttemptStatus,
+    DrainCause,
+    Grant,
+    Health,
+    Lifecycle,
+    State,
+    Worker,
+    uid_of,
+)
+from .tenancy import Caller
+from .workers import Registered, Registration
+
+_CLOCK_LEEWAY: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a heartbeat; claims by their ids, except those that are told in full."""
+
+    worker: Worker
+    renewed: list[Attempt]
+    fenced_claims: list[str]
+    cancel_claims: list[str]
+    missing_claims: list[str]
+    assigned_claims: list[Claim]
+    grant_ends_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """What is true after a restart; `reports` has a verdict for each reported ended attempt."""
+
+    worker: Worker
+    authoritative_claims: list[str]
+    fenced_claims: list[str]
+    cancel_attempts: list[str]
+    reports: dict[str, str]
+
+
+def register(*, registration: Registration, credential: str | None) -> Registered:
+    """Register a worker; with `abandon_claims` its live claims end here as lost.
+
+    See `mesh.workers.register` for checks, codes and what a repeat does.
+    """
+    with transaction.atomic():
+        registered = workers.register(registration=registration, credential=credential)
+        worker = registered.worker
+        if registration.abandon_claims and not registered.created:
+            abandoned = list(Attempt.objects.live().filter(worker=worker))
+            actor = workers.subject_of(worker)
+            at = worker.registered_at
+            leases.lose(worker, abandoned, cause="abandoned", actor=actor, at=at)
+            workers.save(worker)
+    return registered
+
+
+def heartbeat(
+    *,
+    caller: Caller,
+    worker_id: str,
+    version: str,
+    capability_version: int,
+    health: str,
+    timestamp: datetime,
+    running_claims: Sequence[str],
+    concurrency: int | None = None,
+) -> Beat:
+    """Hear a worker: liveness, health, capacity; renew the claims it lists; tell it what it lacks.
+
+    The listed claims are renewed by the length each was claimed with. A draining worker without
+    claims goes OFFLINE, a new one becomes READY. Each call beats anew. Refuses in this order:
+    WORKER_NOT_FOUND; WORKER_HEARTBEAT_REJECTED (other version or capability version);
+    WORKER_CLOCK_INVALID (reported time over 5 s before the last one); WORKER_RECOVERY_REQUIRED;
+    WORKER_INVALID (capacity).
+    """
+    require_worker(caller)
+    with transaction.atomic():
+        worker = workers.lock_for(caller, worker_id)
+        at = clock.now()
+        if (version, capability_version) != (worker.version, worker.capability_version):
+            raise DomainError(
+                "WORKER_HEARTBEAT_REJECTED", "The worker is registered with other versions."
+            )
+        _hear(worker, timestamp, at)
+        workers.require_reconciled(worker)
+        if concurrency is not None:
+            workers.require_concurrency(concurrency)
+            worker.concurrency = concurrency
+        worker.health = Health(health)
+        live = list(
+            Attempt.objects.live().filter(worker=worker).select_related("workload").order_by("pk")
+        )
+        listed = set(running_claims)
+        renewed = leases.renew_listed(worker, [a for a in live if a.claim_id in listed], at)
+        _advance(worker, len(live), caller.subject, at)
+        workers.save(worker)
+        return _tell(worker, live, running_claims, renewed, at)
+
+
+def reconcile(
+    *,
+    caller: Caller,
+    worker_id: str,
+    worker_version: str,
+    capability_version: int,
+    known_claims: Sequence[str],
+    running_attempts: Sequence[str],
+    completed_attempts: Sequence[str],
+    failed_attempts: Sequence[str],
+    timestamp: datetime,
+) -> Reconciliation:
+    """Agree with a worker that came back on which claims are its own; it may work again after it.
+
+    Live, unexpired claims that it names anywhere stay; live claims that it forgot are lost. Each
+    reported ended attempt gets a verdict: `accepted` (send the result), `already_recorded`,
+    `fenced`. A repeat answers from the rows as they are then. Refuses in this order:
+    WORKER_NOT_FOUND; WORKER_RECONCILIATION_DENIED (versions); WORKER_DRAINED (an operator drained
+    it and it is OFFLINE, until it is recovered).
+    """
+    require_worker(caller)
+    with transaction.atomic():
+        worker = workers.lock_for(caller, worker_id)
+        at = clock.now()
+        if (worker_version, capability_version) != (worker.version, worker.capability_version):
+            raise DomainError(
+                "WORKER_RECONCILIATION_DENIED", "The worker is registered with other versions."
+            )
+        if worker.lifecycle == Lifecycle.OFFLINE and worker.drain_cause == DrainCause.OPERATOR:
+            raise DomainError("WORKER_DRAINED", "An operator drained the worker.")
+        named_attempts = {*running_attempts, *completed_attempts, *failed_attempts}
+        live = list(Attempt.objects.live().filter(worker=worker).order_by("pk"))
+        kept: list[Attempt] = []
+        forgotten: list[Attempt] = []
+        for each in live:
+            is_named = each.claim_id in known_claims or each.attempt_id in named_attempts
+            (kept if is_named else forgotten).append(each)
+        leases.lose(worker, forgotten, cause="forgotten", actor=caller.subject, at=at)
+        kept = [each for each in kept if not each.is_lease_over(at)]
+        _come_back(worker, caller.subject, at)
+        workers.save(worker)
+        authoritative = {each.claim_id for each in kept}
+        own_attempts = {each.attempt_id for each in kept}
+        return Reconciliation(
+            worker=worker,
+            authoritative_claims=sorted(authoritative),
+            fenced_claims=[each for each in known_claims if each not in authoritative],
+            cancel_attempts=[each for each in running_attempts if each not in own_attempts],
+            reports=_verdicts(worker, [*completed_attempts, *failed_attempts], own_attempts),
+        )
+
+
+def silence(*, worker_pk: int, actor: str) -> Worker | None:
+    """Take a worker that is silent OFFLINE; None if it was heard again or is OFFLINE already.
+
+    Unstarted claims go back at once; started ones run to the end of their lease.
+    """
+    with transaction.atomic():
+        worker = locking.lock_worker(worker_pk)
+        at = clock.now()
+        if worker.lifecycle == Lifecycle.OFFLINE or worker.is_removed or not worker.is_silent(at):
+            return None
+        evidence = {"last_seen_at": worker.last_seen_at.isoformat()}
+        workers.move(worker, Lifecycle.OFFLINE, actor=actor, at=at, evidence=evidence)
+        worker.health = Health.UNHEALTHY
+        unstarted_claims = list(
+            Attempt.objects.filter(worker=worker, status=AttemptStatus.CLAIMED).order_by("pk")
+        )
+        leases.lose(worker, unstarted_claims, cause="silent", actor=actor, at=at)
+        workers.save(worker)
+    return worker
+
+
+def _hear(worker: Worker, timestamp: datetime, at: datetime) -> None:
+    if worker.reported_at is not None and timestamp < worker.reported_at - _CLOCK_LEEWAY:
+        raise DomainError("WORKER_CLOCK_INVALID", "The worker's clock went back.")
+    worker.last_seen_at = at
+    worker.reported_at = min(timestamp, at)
+    worker.clock_skew_ms = round((timestamp - at).total_seconds() * 1_000)
+
+
+def _advance(worker: Worker, active: int, actor: str, at: datetime) -> None:
+    """Where a beat leads: REGISTERED → READY, READY and BUSY by capacity, drained → OFFLINE."""
+    if worker.lifecycle == Lifecycle.REGISTERED:
+        workers.move(worker, Lifecycle.READY, actor=actor, at=at)
+    workers.occupy(worker, active, actor=actor, at=at)
+    if not worker.free_slots:
+        # A full worker does not ask for work; it is not deaf.
+        worker.last_poll_at = at
+
+
+def _tell(
+    worker: Worker,
+    live: Sequence[Attempt],
+    listed: Sequence[str],
+    renewed: list[Attempt],
+    at: datetime,
+) -> Beat:
+    own = {each.claim_id: each for each in live if not each.is_lease_over(at)}
+    silent = [each for each in live if each.claim_id not in set(listed)]
+    has_unstarted = any(each.started_at is None for each in silent)
+    known = frozenset(each.uid for each in live if each.claim_id in set(listed))
+    return Beat(
+        worker=worker,
+        renewed=renewed,
+        fenced_claims=[each for each in listed if each not in own],
+        cancel_claims=[
+            each.claim_id for each in live if each.workload.state == State.CANCELLATION_REQUESTED
+        ],
+        missing_claims=[each.claim_id for each in silent if each.started_at is not None],
+        assigned_claims=unstarted(worker, but=known) if has_unstarted else [],
+        grant_ends_at=Grant.objects.values_list("expires_at", flat=True).get(pk=worker.grant_id),
+    )
+
+
+def _come_back(worker: Worker, actor: str, at: datetime) -> None:
+    worker.last_seen_at = at
+    worker.is_unreconciled = False
+    if worker.lifecycle == Lifecycle.OFFLINE:
+        workers.clear_drain(worker)
+        workers.move(worker, Lifecycle.RECOVERING, actor=actor, at=at)
+        worker.recovering_since = at
+    if worker.lifecycle == Lifecycle.RECOVERING:
+        workers.move(worker, Lifecycle.READY, actor=actor, at=at)
+    worker.health = Health.UNKNOWN
+    workers.occupy(worker, worker.active, actor=actor, at=at)
+    workers.record(worker, "reconciled", actor=actor, at=at, evidence={"active": worker.active})
+
+
+def _verdicts(worker: Worker, reported: Iterable[str], own: set[str]) -> dict[str, str]:
+    uids = {each: uid_of(each, "attempt") for each in reported}
+    recorded = set(
+        Attempt.objects.filter(worker=worker, uid__in=[uid for uid in uids.values() if uid])
+        .exclude(report_step="")
+        .values_list("uid", flat=True)
+    )
+    settled = {each.hex for each in recorded}
+    return {
+        attempt_id: "accepted"
+        if attempt_id in own
+        else ("already_recorded" if uid in settled else "fenced")
+        for attempt_id, uid in uids.items()
+    }
