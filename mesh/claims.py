@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+import orjson
 from django.db import connection, transaction
 from django.db.models import QuerySet
 
@@ -279,7 +280,8 @@ def _claim(row: Mapping[str, Any], worker: Worker, at: datetime) -> Claim:
         input=row["input"],
         environment=row["environment"],
         attempt_number=row["number"],
-        timeouts=row["timeouts"],
+        # Django leaves `jsonb` as text in raw cursors.
+        timeouts=orjson.loads(row["timeouts"]),
         connection_scopes=row["connection_scopes"],
         checkpoint=None if sequence is None else (sequence, row["checkpoint_state"]),
         lost_policy=row["lost_policy"],
