@@ -33,6 +33,7 @@ from .tenancy import Caller
 from .workers import Registered, Registration
 
 _CLOCK_LEEWAY: Final = timedelta(seconds=5)
+_STAYS_DRAINED: Final = frozenset({DrainCause.OPERATOR, DrainCause.REVOCATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,8 @@ def reconcile(
     Live, unexpired claims that it names anywhere stay; live claims that it forgot are lost. Each
     reported ended attempt gets a verdict: `accepted` (send the result), `already_recorded`,
     `fenced`. A repeat answers from the rows as they are then. Refuses in this order:
-    WORKER_NOT_FOUND; WORKER_RECONCILIATION_DENIED (versions); WORKER_DRAINED (an operator drained
-    it and it is OFFLINE, until it is recovered).
+    WORKER_NOT_FOUND; WORKER_RECONCILIATION_DENIED (versions); WORKER_DRAINED (it is OFFLINE
+    after an operator's drain, until it is recovered, or after its grant was revoked).
     """
     require_worker(caller)
     with transaction.atomic():
@@ -147,8 +148,12 @@ def reconcile(
             raise DomainError(
                 "WORKER_RECONCILIATION_DENIED", "The worker is registered with other versions."
             )
-        if worker.lifecycle == Lifecycle.OFFLINE and worker.drain_cause == DrainCause.OPERATOR:
-            raise DomainError("WORKER_DRAINED", "An operator drained the worker.")
+        if worker.lifecycle == Lifecycle.OFFLINE and worker.drain_cause in _STAYS_DRAINED:
+            raise DomainError(
+                "WORKER_DRAINED",
+                "The worker was drained; an operator's recover, or registering under a grant in"
+                " force, brings it back.",
+            )
         named_attempts = {*running_attempts, *completed_attempts, *failed_attempts}
         live = list(Attempt.objects.live().filter(worker=worker).order_by("pk"))
         kept: list[Attempt] = []
