@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
+from django.db import DatabaseError
 
 from mesh.errors import DomainError
+from mesh.locking import busy_error
 
 
 class AnswerCommand(BaseCommand):
@@ -39,8 +42,21 @@ class AnswerCommand(BaseCommand):
         try:
             answer = self.answer(**options)
         except DomainError as refusal:
-            raise CommandError(str(refusal)) from refusal
+            self.refuse(str(refusal))
+        except DatabaseError as error:
+            # Where there is no server at all, manage.py knows better what to say.
+            busy = busy_error(error) if getattr(error.__cause__, "sqlstate", None) else None
+            if busy is None:
+                raise
+            self.refuse(str(busy))
         if options["json"]:
             self.stdout.write(json.dumps(answer, cls=DjangoJSONEncoder))
         else:
             self.stdout.write(self.describe(answer))
+
+    def refuse(self, line: str) -> NoReturn:
+        """End with exit code 1 and this line; Django would put the name of a class before it."""
+        if getattr(self, "_called_from_command_line", False):
+            self.stderr.write(line)
+            sys.exit(1)
+        raise CommandError(line)
