@@ -14,6 +14,7 @@ import environ
 
 from config import logs
 from config.runfile import RunFile
+from mesh.api import settings as api
 
 
 def refuse(problem: str) -> NoReturn:
@@ -157,7 +158,8 @@ DATABASES["default"]["OPTIONS"]["options"] = (
 
 # --- API -----------------------------------------------------------------------------------------
 
-REST_FRAMEWORK: dict[str, object] = {}
+REST_FRAMEWORK = api.REST_FRAMEWORK
+SPECTACULAR_SETTINGS = api.SPECTACULAR
 
 # --- Admin: the look here, its navigation and dashboard beside the admin's code ------------------
 

@@ -1,7 +1,7 @@
 """Routes: the admin at /admin/, the API at /api/v1/, and what probes and monitoring ask."""
 
 from django.contrib import admin
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path
 from django.views.generic import RedirectView
 
 from config import health
@@ -12,4 +12,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("metrics", health.metrics),
+    path("", include("mesh.api.urls")),
 ]
+# Only programs get a problem here; pages stay Django's.
+handler400 = "mesh.api.problems.bad_request"
+handler500 = "mesh.api.problems.server_error"

@@ -1,0 +1,215 @@
+"""What callers send. Types and members only: bounds of values are rules and stand in the domain."""
+
+from typing import Final
+
+from rest_framework import serializers
+
+from ..models import Backoff, Health, LostPolicy, Runtime, ScopeKind
+from .fields import (
+    INT32,
+    INT64,
+    AnyValue,
+    Body,
+    Flag,
+    Integer,
+    Number,
+    Object,
+    Pairs,
+    Text,
+    TextList,
+    Time,
+    Word,
+)
+
+MAX_IDS: Final = 1_000
+MAX_LIST: Final = 256
+_MAX_REASON: Final = 4_000
+_MAX_ID: Final = 200
+
+
+class Int32(Integer):
+    """An integer that is kept in a column of 32 bits."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(-INT32 - 1, INT32, **kwargs)
+
+
+class Ids(TextList):
+    """Claim or attempt ids. Long or odd ones name nothing, which is for the rule to say."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(max_items=MAX_IDS, max_length=_MAX_ID, **kwargs)
+
+
+class Reason(Text):
+    """Why; kept with the change."""
+
+    def __init__(self) -> None:
+        super().__init__(_MAX_REASON, required=False)
+
+
+class Reasoned(Body):
+    reason = Reason()
+
+
+class Capacity(Body):
+    concurrency = Int32()
+
+
+class ResourceProfile(Body):
+    cpu_millis = Integer(required=False)
+    memory_bytes = Integer(required=False)
+    disk_bytes = Integer(required=False)
+    gpu_count = Integer(required=False)
+
+
+class Register(Body):
+    contract_version = Int32()
+    tenant = Text()
+    application = Text()
+    name = Text()
+    runtime = Word(choices=Runtime.choices)
+    version = Text()
+    capabilities = TextList()
+    workload_kinds = TextList()
+    resource_profile = ResourceProfile()
+    labels = Pairs()
+    capacity = Capacity()
+    registered_by = Text()
+    grant = Text(help_text="The signed grant (JWS).")
+    heartbeat_interval_ms = Int32(required=False)
+    heartbeat_timeout_ms = Int32(required=False)
+    abandon_claims = Flag(required=False)
+
+
+class Heartbeat(Body):
+    version = Text()
+    capability_version = Integer()
+    health = Word(choices=Health.choices)
+    timestamp = Time()
+    running_claims = Ids()
+    capacity = Capacity(required=False)
+
+
+class TakeClaims(Body):
+    max = Integer(1, 100)
+    lease_ms = Int32(required=False)
+
+
+class Reconcile(Body):
+    worker_version = Text()
+    capability_version = Integer()
+    known_claims = Ids()
+    running_attempts = Ids()
+    completed_attempts = Ids()
+    failed_attempts = Ids()
+    timestamp = Time()
+
+
+class Drain(Body):
+    reason = Reason()
+    deadline_ms = Integer(required=False)
+
+
+class RetryPolicy(Body):
+    max_attempts = Integer(required=False)
+    initial_delay_ms = Integer(required=False)
+    max_delay_ms = Integer(required=False)
+    backoff = Word(choices=Backoff.choices, required=False)
+    retry_on = TextList(required=False)
+    jitter = Number(required=False)
+    max_unstarted = Integer(required=False)
+
+
+class Timeouts(Body):
+    """Milliseconds; null is no timeout."""
+
+    queue_ms = Integer(required=False, allow_null=True)
+    claim_ms = Integer(required=False, allow_null=True)
+    execution_ms = Integer(required=False, allow_null=True)
+    heartbeat_ms = Integer(required=False, allow_null=True)
+    overall_ms = Integer(required=False, allow_null=True)
+    cancel_grace_ms = Integer(required=False)
+
+
+class Policy(Body):
+    required_labels = Pairs(required=False)
+    affinity = Pairs(required=False)
+    anti_affinity = Pairs(required=False)
+
+
+class Submit(Body):
+    application = Text()
+    environment = Text()
+    definition_id = Text()
+    definition_revision = Text()
+    trigger = Text()
+    input = AnyValue()
+    idempotency_key = Text()
+    capability_snapshot = TextList()
+    priority = Int32(required=False)
+    retry_policy = RetryPolicy(required=False)
+    timeouts = Timeouts(required=False)
+    policy = Policy(required=False)
+    lost_policy = Word(choices=LostPolicy.choices, required=False)
+    not_before = Time(required=False, allow_null=True)
+    connection_scopes = TextList(required=False)
+    session_id = Text(required=False)
+    grant = Text(required=False, help_text="The signed grant (JWS).")
+
+
+class Place(Body):
+    worker_id = Text(_MAX_ID, required=False, allow_null=True)
+    lease_ms = Int32(required=False)
+
+
+class Retry(Body):
+    extra_attempts = Integer(1, 100, required=False)
+    reason = Reason()
+
+
+class Fenced(Body):
+    fencing_token = Integer()
+
+
+class Renew(Fenced):
+    lease_ms = Int32(required=False)
+
+
+class SaveCheckpoint(Fenced):
+    state = AnyValue()
+
+
+class Complete(Fenced):
+    result_id = Text()
+    output = AnyValue()
+    artifacts = TextList(required=False)
+    logs = Text(required=False)
+    resource_usage = Object(required=False, allow_null=True)
+
+
+class Fail(Fenced):
+    kind = Text()
+    error = Text()
+    details = Object(required=False, allow_null=True)
+
+
+class Resource(Body):
+    kind = Word(choices=ScopeKind.choices)
+    uri = Text()
+
+
+class Constraints(Body):
+    worker_names = TextList(MAX_LIST, _MAX_ID, required=False)
+
+
+class Issue(Body):
+    application = Text()
+    subject = Text()
+    capabilities = TextList(MAX_LIST)
+    resources = serializers.ListField(child=Resource(), max_length=MAX_LIST, required=False)
+    constraints = Constraints(required=False)
+    expires_in_ms = Integer(required=False)
+    not_before = Time(required=False, allow_null=True)
+    revision = Integer(1, INT64, required=False)
+    supersedes = Text(_MAX_ID, required=False, allow_null=True)

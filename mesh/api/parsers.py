@@ -1,0 +1,139 @@
+"""Reads request bodies: bounded, and JSON in the strict sense.
+
+Accepted is what every JSON implementation understands alike: UTF-8, unique keys, finite numbers,
+integers of signed 64 bits, strings without NUL and lone surrogates, containers at most 64 deep.
+Refusals: BODY_TOO_LARGE, CONTENT_TYPE_UNSUPPORTED, REQUEST_MALFORMED where the body is no JSON at
+all, REQUEST_INVALID where it is JSON that is not accepted.
+"""
+
+import json
+import math
+import re
+from typing import IO, Any, Final
+
+from django.http import HttpRequest, UnreadablePostError
+from rest_framework.parsers import BaseParser
+
+from ..errors import DomainError
+
+MAX_BODY: Final = 2 * 1024 * 1024
+_MAX_DEPTH: Final = 64
+_MAX_INTEGER: Final = 2**63
+_INTEGER_DIGITS: Final = 20
+# Escapes by which a NUL or half of a pair could come in; raw UTF-8 cannot hold the latter.
+_SUSPECT: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+_UNWANTED: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+class StrictJSONParser(BaseParser):
+    """What the API accepts as a body. The bound is the view's `body_limit`."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Any = None
+    ) -> Any:
+        limit = getattr((parser_context or {}).get("view"), "body_limit", MAX_BODY)
+        return loads(_bounded(stream, limit))
+
+
+def read(request: HttpRequest, limit: int) -> bytes:
+    """The whole body, also where the client sent it in chunks and named no length."""
+    declared = request.META.get("CONTENT_LENGTH") or ""
+    if declared.isascii() and declared.isdigit():
+        if int(declared[:20]) > limit:
+            raise _too_large(limit)
+        return _bounded(request, limit)
+    if request.META.get("wsgi.input_terminated"):
+        return _bounded(request.META["wsgi.input"], limit)
+    return b""
+
+
+def loads(body: bytes) -> Any:
+    """The value that the JSON text stands for, or a refusal."""
+    try:
+        text, is_unicode = body.decode(), True
+    except UnicodeDecodeError:
+        text, is_unicode = body.decode(errors="replace"), False
+    try:
+        value: Any = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise DomainError(
+            "REQUEST_MALFORMED", f"The body is not JSON: {error.msg} at character {error.pos}."
+        ) from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    if not is_unicode:
+        raise DomainError("REQUEST_INVALID", "The body is not UTF-8.")
+    if text.count("{") + text.count("[") > _MAX_DEPTH or _SUSPECT.search(text):
+        _require_plain(value)
+    return value
+
+
+def _bounded(stream: IO[Any] | HttpRequest, limit: int) -> bytes:
+    try:
+        body: bytes = stream.read(limit + 1)
+    except UnreadablePostError as error:
+        raise DomainError("REQUEST_MALFORMED", "The body ended too early.") from error
+    if len(body) > limit:
+        raise _too_large(limit)
+    return body
+
+
+def _require_plain(value: Any) -> None:
+    """Refuse what is nested too deep, and strings that PostgreSQL or UTF-8 cannot hold."""
+    level, depth = [value], 0
+    while level:
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below.extend(each.keys())
+                below.extend(each.values())
+            elif isinstance(each, list):
+                below.extend(each)
+            elif isinstance(each, str) and _UNWANTED.search(each):
+                raise DomainError("REQUEST_INVALID", "A string holds NUL or a lone surrogate.")
+        depth += any(isinstance(each, (dict, list)) for each in level)
+        if depth > _MAX_DEPTH:
+            raise _too_deep()
+        level = below
+
+
+def _integer(digits: str) -> int:
+    # The length first: turning a very long number into an integer takes very long.
+    if len(digits) <= _INTEGER_DIGITS:
+        number = int(digits)
+        if -_MAX_INTEGER <= number < _MAX_INTEGER:
+            return number
+    raise DomainError("REQUEST_INVALID", "An integer does not fit signed 64 bits.")
+
+
+def _number(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise DomainError("REQUEST_INVALID", "A number is too large.")
+    return number
+
+
+def _constant(word: str) -> float:
+    raise DomainError("REQUEST_INVALID", f"{word} is not a number that JSON knows.")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise DomainError("REQUEST_INVALID", "An object has the same key twice.")
+    return found
+
+
+_DECODER: Final = json.JSONDecoder(
+    parse_int=_integer, parse_float=_number, parse_constant=_constant, object_pairs_hook=_object
+)
+
+
+def _too_large(limit: int) -> DomainError:
+    return DomainError("BODY_TOO_LARGE", f"The body is larger than {limit} bytes.")
+
+
+def _too_deep() -> DomainError:
+    return DomainError("REQUEST_INVALID", f"The body is nested deeper than {_MAX_DEPTH} levels.")

@@ -1,0 +1,126 @@
+"""Rows for reading: found within the caller's reach, with all that their answers name."""
+
+from typing import Final, TypeVar
+
+from django.db.models import Model, Prefetch, QuerySet, TextField
+from django.db.models.functions import Cast, Length
+
+from ..errors import DomainError
+from ..models import Attempt, Checkpoint, Grant, Role, Worker, Workload
+from ..models.scope import TenantQuerySet
+from ..tenancy import Caller
+
+MAX_EMBEDDED: Final = 200
+_MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
+Row = TypeVar("Row", bound=Model)
+
+
+def workers(caller: Caller) -> "QuerySet[Worker]":
+    """The workers that the caller may list."""
+    caller.require(Role.VIEWER)
+    return _workers().visible_to(caller)
+
+
+def worker(caller: Caller, worker_id: str) -> Worker:
+    """One worker; a worker sees only itself."""
+    return _one(_workers(), caller, "WORKER", worker_id=worker_id)
+
+
+def whole(row: Worker) -> Worker:
+    """A worker as the domain returned it, with what its answer names; one query at most."""
+    if not {"tenant", "application", "grant"} <= row._state.fields_cache.keys():
+        named = _workers().only("tenant__name", "application__name", "grant__grant_id")
+        found = named.get(pk=row.pk)
+        row.tenant, row.application, row.grant = found.tenant, found.application, found.grant
+    return row
+
+
+def workloads(caller: Caller) -> "QuerySet[Workload]":
+    """The workloads that the caller may list, without inputs: see `with_inputs`."""
+    caller.require(Role.VIEWER)
+    live = Attempt.objects.live().select_related("worker")
+    return (
+        Workload.objects.visible_to(caller)
+        .select_related("application")
+        .prefetch_related(Prefetch("attempts", queryset=live, to_attr="live_attempts"))
+        .defer("input")
+        .annotate(input_size=Length(Cast("input", TextField())))
+    )
+
+
+def with_inputs(page: list[Workload]) -> list[Workload]:
+    """As many rows from the front as an answer can carry, each with its input."""
+    kept: list[Workload] = []
+    total = 0
+    for row in page:
+        total += row.input_size or 0  # type: ignore[attr-defined]  # annotated in `workloads`
+        if kept and total > _MAX_PAGE_BYTES:
+            break
+        kept.append(row)
+    keys = [row.pk for row in kept]
+    inputs = dict(Workload.objects.filter(pk__in=keys).values_list("pk", "input"))
+    for row in kept:
+        row.input = inputs.get(row.pk)
+    return kept
+
+
+def workload(caller: Caller, workload_id: str) -> Workload:
+    """One workload; a worker sees only the work of its own claims."""
+    rows = Workload.objects.select_related("application", "result")
+    return _one(rows, caller, "WORKLOAD", workload_id=workload_id)
+
+
+def workload_pk(caller: Caller, workload_id: str) -> int:
+    """The key of a workload whose rows the caller may list."""
+    caller.require(Role.VIEWER)
+    return _one(Workload.objects.only("pk"), caller, "WORKLOAD", workload_id=workload_id).pk
+
+
+def attempts(workload_pk: int) -> "QuerySet[Attempt]":
+    return Attempt.objects.filter(workload_id=workload_pk).select_related("worker")
+
+
+def latest_attempts(workload_pk: int) -> list[Attempt]:
+    """The latest attempts in order; old ones may be many."""
+    return list(attempts(workload_pk).order_by("-number")[:MAX_EMBEDDED])[::-1]
+
+
+def live_attempt(workload: Workload) -> Attempt | None:
+    """The attempt that holds the workload, if its state says that one does."""
+    if not workload.is_claimed:
+        return None
+    return attempts(workload.pk).live().first()  # type: ignore[attr-defined,no-any-return]
+
+
+def latest_checkpoint(workload_pk: int) -> Checkpoint | None:
+    return Checkpoint.objects.filter(workload_id=workload_pk).order_by("-sequence").first()
+
+
+def grants(caller: Caller) -> "QuerySet[Grant]":
+    """The grants that the caller may list."""
+    caller.require(Role.ADMIN)
+    return _grants().visible_to(caller)
+
+
+def grant(caller: Caller, grant_id: str) -> Grant:
+    caller.require(Role.ADMIN)
+    return _one(_grants(), caller, "GRANT", grant_id=grant_id)
+
+
+def _workers() -> "TenantQuerySet[Worker]":
+    rows = Worker.objects.filter(removed_at__isnull=True)
+    return rows.select_related("tenant", "application", "grant")
+
+
+def _grants() -> "TenantQuerySet[Grant]":
+    return Grant.objects.select_related("application", "supersedes")
+
+
+def _one(rows: "TenantQuerySet[Row]", caller: Caller, noun: str, **key: str) -> Row:
+    """The row; what is in the tenant but out of a worker's reach is denied, all else not there."""
+    row = rows.visible_to(caller).filter(**key).first()
+    if row is not None:
+        return row
+    if caller.is_worker and rows.filter(tenant_id=caller.tenant_id, **key).exists():
+        raise DomainError("PERMISSION_DENIED", "A worker sees only itself and its own work.")
+    raise DomainError(f"{noun}_NOT_FOUND", "There is nothing of that id.")

@@ -1,0 +1,1 @@
+"""One view per route: check the shape, call the domain, render what it returns."""

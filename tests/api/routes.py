@@ -1,0 +1,289 @@
+"""Every route of the API with a call that it accepts.
+
+Tests that hold for all routes are generated from this; a route of the URL conf that is missing
+here fails `test_every_route_has_a_case`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from mesh import clock
+from mesh.api.renderers import at
+from mesh.models import Role
+from tests.factories import CAPABILITY, REGISTRAR, Held, Member, World, name, offline
+
+WORKER: Final = "worker"
+OPEN: Final = "open"
+_V1: Final = "api/v1/"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that is accepted; `worker` is the one that a worker's call is made by."""
+
+    path: str
+    body: dict[str, Any] | None = None
+    worker: Member | None = None
+
+
+@dataclass(frozen=True)
+class Route:
+    """`needs` is the weakest role, `worker`, or `open`; `noun` what the id in the path names."""
+
+    method: str
+    pattern: str
+    needs: str
+    make: Callable[[World], Call]
+    noun: str = ""
+    free: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.pattern}"
+
+    def secret(self, world: World, call: Call) -> str | None:
+        """What the weakest caller that may do it presents."""
+        if self.needs == OPEN:
+            return None
+        if self.needs == WORKER:
+            assert call.worker is not None
+            return call.worker.credential
+        return world.token(Role(self.needs))
+
+
+def register_body(world: World, **members: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "contract_version": 1,
+        "tenant": world.tenant.name,
+        "application": world.application,
+        "name": name("worker"),
+        "runtime": "container",
+        "version": "1.0",
+        "capabilities": [CAPABILITY],
+        "workload_kinds": [],
+        "resource_profile": {"cpu_millis": 1000},
+        "labels": {"zone": "a"},
+        "capacity": {"concurrency": 2},
+        "registered_by": REGISTRAR,
+    }
+    return {**said, "grant": members.pop("grant", None) or world.grant()[1], **members}
+
+
+def submit_body(world: World, **members: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "application": world.application,
+        "environment": "production",
+        "definition_id": "extract",
+        "definition_revision": "1",
+        "trigger": "manual",
+        "input": {"document": "a.pdf"},
+        "idempotency_key": name("key"),
+        "capability_snapshot": [CAPABILITY],
+        "priority": 1,
+        "retry_policy": {"max_attempts": 2, "backoff": "fixed", "retry_on": ["timeout"]},
+        "timeouts": {"execution_ms": 60_000},
+        "policy": {"required_labels": {}},
+        "session_id": "s",
+    }
+    return {**said, **members}
+
+
+def beat_body(member: Member, **members: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "version": member.row.version,
+        "capability_version": member.row.capability_version,
+        "health": "HEALTHY",
+        "timestamp": at(clock.now()),
+        "running_claims": [],
+        "capacity": {"concurrency": 4},
+    }
+    return {**said, **members}
+
+
+def reconcile_body(member: Member, **members: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "worker_version": member.row.version,
+        "capability_version": member.row.capability_version,
+        "known_claims": [],
+        "running_attempts": [],
+        "completed_attempts": [],
+        "failed_attempts": [],
+        "timestamp": at(clock.now()),
+    }
+    return {**said, **members}
+
+
+def issue_body(world: World, **members: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "application": world.application,
+        "subject": REGISTRAR,
+        "capabilities": ["worker:register"],
+        "resources": [{"kind": "APPLICATION", "uri": f"flow://{world.application}"}],
+        "constraints": {"worker_names": ["edge-*"]},
+        "expires_in_ms": 60_000,
+    }
+    return {**said, **members}
+
+
+def _on_worker(action: str, body: Callable[[Member], Any], **options: Any) -> Route:
+    def make(world: World) -> Call:
+        member = world.worker()
+        return Call(f"workers/{member.worker_id}/{action}", body(member), member)
+
+    pattern = f"workers/<any:worker_id>/{action}"
+    return Route("POST", pattern, options.pop("needs", WORKER), make, "WORKER", **options)
+
+
+def _draining(world: World) -> Call:
+    from mesh import workers
+
+    held = world.claimed()
+    workers.drain(caller=world.operator, worker_id=held.worker.worker_id)
+    return Call(f"workers/{held.worker.worker_id}/undrain", {"reason": "again"}, held.worker)
+
+
+def _offline(world: World) -> Call:
+    return Call(f"workers/{offline(world).worker_id}/recover", {"reason": "again"})
+
+
+def _on_workload(action: str, maker: str = "workload", body: Any = None) -> Callable[..., Call]:
+    def make(world: World) -> Call:
+        made = getattr(world, maker)()
+        row = made.workload if isinstance(made, Held) else made
+        holder = made.worker if isinstance(made, Held) else None
+        return Call(f"workloads/{row.workload_id}{action}", body, holder)
+
+    return make
+
+
+def _placeable(world: World) -> Call:
+    member = world.worker()
+    path = f"workloads/{world.workload().workload_id}/place"
+    return Call(path, {"worker_id": member.worker_id, "lease_ms": 30_000})
+
+
+def _on_claim(action: str, maker: str, /, **members: Any) -> Route:
+    def make(world: World) -> Call:
+        held: Held = getattr(world, maker)()
+        body = {"fencing_token": held.claim.fencing_token, **members}
+        return Call(f"claims/{held.claim.claim_id}/{action}", body, held.worker)
+
+    free = tuple({"state", "output"} & members.keys())
+    return Route("POST", f"claims/<any:claim_id>/{action}", WORKER, make, "CLAIM", free)
+
+
+def _on_grant(world: World, action: str = "", body: Any = None) -> Call:
+    return Call(f"grants/{world.grant()[0].grant_id}{action}", body)
+
+
+ROUTES: Final = (
+    Route("GET", "workers", "viewer", lambda world: Call("workers")),
+    Route("POST", "workers", OPEN, lambda world: Call("workers", register_body(world))),
+    Route(
+        "GET",
+        "workers/<any:worker_id>",
+        "viewer",
+        lambda world: Call(f"workers/{world.worker().worker_id}"),
+        "WORKER",
+    ),
+    Route(
+        "DELETE",
+        "workers/<any:worker_id>",
+        "operator",
+        lambda world: Call(f"workers/{world.worker().worker_id}"),
+        "WORKER",
+    ),
+    _on_worker("heartbeat", beat_body),
+    _on_worker("claims", lambda member: {"max": 1, "lease_ms": 30_000}),
+    _on_worker("reconcile", reconcile_body),
+    _on_worker("drain", lambda member: {"reason": "r", "deadline_ms": 1000}, needs="operator"),
+    Route("POST", "workers/<any:worker_id>/undrain", "operator", _draining, "WORKER"),
+    Route("POST", "workers/<any:worker_id>/recover", "operator", _offline, "WORKER"),
+    Route("GET", "workloads", "viewer", lambda world: Call("workloads")),
+    Route(
+        "POST",
+        "workloads",
+        "operator",
+        lambda world: Call("workloads", submit_body(world)),
+        free=("input",),
+    ),
+    Route("GET", "workloads/<any:workload_id>", "viewer", _on_workload(""), "WORKLOAD"),
+    *(
+        Route(
+            "GET",
+            f"workloads/<any:workload_id>/{part}",
+            "viewer",
+            _on_workload(f"/{part}", "checkpointed"),
+            "WORKLOAD",
+        )
+        for part in ("history", "attempts", "checkpoints")
+    ),
+    Route("POST", "workloads/<any:workload_id>/place", "operator", _placeable, "WORKLOAD"),
+    Route(
+        "POST",
+        "workloads/<any:workload_id>/cancel",
+        "operator",
+        _on_workload("/cancel", body={"reason": "r"}),
+        "WORKLOAD",
+    ),
+    Route(
+        "POST",
+        "workloads/<any:workload_id>/retry",
+        "operator",
+        _on_workload("/retry", "dead_letter", {"extra_attempts": 2, "reason": "r"}),
+        "WORKLOAD",
+    ),
+    _on_claim("start", "claimed"),
+    _on_claim("renew", "claimed", lease_ms=30_000),
+    _on_claim("checkpoint", "running", state={"page": 1}),
+    _on_claim(
+        "complete",
+        "running",
+        result_id="r-1",
+        output={"pages": 3},
+        artifacts=["s3://bucket/a"],
+        logs="done",
+        resource_usage={"cpu_ms": 5},
+    ),
+    _on_claim("fail", "running", kind="broken", error="It broke.", details={"page": 1}),
+    _on_claim("cancelled", "cancelling"),
+    _on_claim("release", "claimed"),
+    Route("GET", "grants", "admin", lambda world: Call("grants")),
+    Route("POST", "grants", "admin", lambda world: Call("grants", issue_body(world))),
+    Route("GET", "grants/<any:grant_id>", "admin", _on_grant, "GRANT"),
+    Route(
+        "POST",
+        "grants/<any:grant_id>/revoke",
+        "admin",
+        lambda world: _on_grant(world, "/revoke", {"reason": "r"}),
+        "GRANT",
+    ),
+    Route("GET", "schema", OPEN, lambda world: Call("schema")),
+    Route("GET", "docs", OPEN, lambda world: Call("docs")),
+)
+WITH_BODY: Final = tuple(each for each in ROUTES if each.method == "POST")
+
+
+def served() -> set[tuple[str, str]]:
+    """Every method and pattern under /api/v1/ that the URL conf really serves."""
+    return {
+        (method, pattern.removeprefix(_V1))
+        for pattern, view in _leaves(get_resolver().url_patterns, "")
+        if pattern.startswith(_V1)
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if hasattr(view, method.lower())
+    }
+
+
+def _leaves(patterns: list[Any], before: str) -> Iterator[tuple[str, Any]]:
+    for each in patterns:
+        path = before + str(each.pattern)
+        if isinstance(each, URLResolver):
+            yield from _leaves(each.url_patterns, path)
+        elif isinstance(each, URLPattern):
+            view = getattr(each.callback, "cls", None) or getattr(each.callback, "view_class", None)
+            yield path, view
