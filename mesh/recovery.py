@@ -1,0 +1,253 @@
+"""The sweeps: what brings lost, late and silent things back. Safe to run twice, anywhere, and late.
+
+Each sweep picks ids in bounded pages by key and lets each row go through the function that an
+operator's call would use, in its own transaction; so two sweepers never do a thing twice, and a
+report names only what this very pass changed. A row that raises is logged, counted, pushed back
+and passed over. One pass of a sweep runs at a time (an advisory lock that is only tried).
+
+After an outage of the sweeps nothing is recovered before the live leases were moved: workers that
+could not have been swept must not lose their work all at once. The brake that protects an
+application from taking most of its workers offline in one pass stands in `mesh.brake`.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pglock
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import Model, Q, QuerySet
+
+from . import brake, clock, deadlines, leases, liveness, locking, revocations, workers
+from .errors import DomainError
+from .models import (
+    STARTED_STATES,
+    Application,
+    Attempt,
+    Grant,
+    State,
+    SweepRun,
+    Worker,
+    Workload,
+)
+
+logger = logging.getLogger(__name__)
+
+PAGE: Final = 200
+# A pass ends after so many pages; the next one goes on.
+MAX_PAGES: Final = 100
+PROMOTE_PAGE: Final = 1_000
+PUSHED_BACK: Final = timedelta(seconds=30)
+
+
+@dataclass(slots=True)
+class SweepReport:
+    """What one pass of one sweep changed; `skipped` where another pass was under way."""
+
+    name: str
+    changed: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    duration_ms: int = 0
+    skipped: bool = False
+
+    def count(self, outcome: str, number: int = 1) -> None:
+        self.counts[outcome] = self.counts.get(outcome, 0) + number
+
+
+def run(name: str) -> SweepReport:
+    """Run one pass of the sweep of that name; KeyError if there is none."""
+    sweep = SWEEPS[name]
+    report = SweepReport(name)
+    began = time.monotonic()
+    with pglock.advisory(f"fencepost.sweep.{name}", timeout=0) as is_mine:
+        if not is_mine:
+            report.skipped = True
+            return report
+        started_at = clock.now()
+        last = SweepRun.objects.filter(name=name).values_list("last_finished_at", flat=True).first()
+        SweepRun.objects.update_or_create(name=name, defaults={"last_started_at": started_at})
+        if _end_outage(report):
+            sweep(report, last)
+            report.duration_ms = round((time.monotonic() - began) * 1_000)
+            SweepRun.objects.filter(name=name).update(
+                last_finished_at=clock.now(),
+                duration_ms=report.duration_ms,
+                counts=report.counts,
+            )
+    return report
+
+
+def promote_due(report: SweepReport, last: datetime | None) -> None:
+    """Make work that is due claimable."""
+    for application_pk in Application.objects.order_by("pk").values_list("pk", flat=True):
+        for _ in range(MAX_PAGES):
+            changed = _promote(application_pk)
+            report.changed += changed
+            report.count("promoted", len(changed))
+            if len(changed) < PROMOTE_PAGE:
+                break
+
+
+def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
+    """End claims whose lease is over as lost work and free their slots; judges no worker."""
+    at = clock.now()
+    holders = Worker.objects.filter(_not_pushed_back(at)).filter(
+        pk__in=Attempt.objects.expired(at).values("worker_id")
+    )
+    for pk in _pages(holders):
+        with _passing_over(report, Worker, pk):
+            lost = _recover(pk)
+            report.changed += [each.workload_id for each in lost]
+            report.count("recovered", len(lost))
+
+
+def enforce_deadlines(report: SweepReport, last: datetime | None) -> None:
+    """End what is over time, after cancel grace too; go on with the drains of revoked grants."""
+    at = clock.now()
+    late = Workload.objects.filter(_not_pushed_back(at), deadline_at__lte=at)
+    attempts = Attempt.objects.live().filter(
+        deadline_at__lte=at, workload__state__in=[State.CLAIMED, *STARTED_STATES]
+    )
+    slow = Workload.objects.filter(_not_pushed_back(at), pk__in=attempts.values("workload_id"))
+    for queryset in (late, slow):
+        for pk in _pages(queryset):
+            with _passing_over(report, Workload, pk):
+                ended = deadlines.enforce(workload_pk=pk, actor="system:enforce_deadlines")
+                if ended is not None:
+                    report.changed.append(ended.workload_id)
+                    report.count(ended.cause)
+    for grant in Grant.objects.filter(drains_pending=True).order_by("pk")[:PAGE]:
+        drained = revocations.drain_workers_of(grant)
+        report.changed += drained
+        report.count("drained", len(drained))
+
+
+def detect_silent_workers(report: SweepReport, last: datetime | None) -> None:
+    """Take silent workers offline, unless the brake holds them."""
+    at = clock.now()
+    is_late = last is not None and at - last > timedelta(milliseconds=settings.SWEEP_OUTAGE_MS)
+    for incident in brake.due(at):
+        for pk in incident.workers.order_by("pk").values_list("pk", flat=True):
+            with _passing_over(report, Worker, pk):
+                _take_offline(report, pk)
+        brake.close(incident)
+    for application_pk, silent in brake.silent_by_application(at).items():
+        free = brake.admit(application_pk, silent, at, sweep_is_late=is_late)
+        report.count("braked", len(silent) - len(free))
+        for pk in free:
+            with _passing_over(report, Worker, pk):
+                _take_offline(report, pk)
+
+
+SWEEPS: Final[dict[str, Callable[[SweepReport, datetime | None], None]]] = {
+    "promote_due": promote_due,
+    "recover_expired_leases": recover_expired_leases,
+    "enforce_deadlines": enforce_deadlines,
+    "detect_silent_workers": detect_silent_workers,
+}
+
+
+def _promote(application_pk: int) -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            update mesh_workload set claimable = true
+            where id in (
+                select id from mesh_workload
+                where application_id = %(application)s
+                    and state = 'READY' and not claimable
+                    and available_at <= coalesce(%(fixed)s::timestamptz, clock_timestamp())
+                order by available_at
+                limit %(page)s
+                for no key update skip locked
+            )
+            returning workload_id
+            """,
+            {"application": application_pk, "fixed": clock.fixed(), "page": PROMOTE_PAGE},
+        )
+        return [workload_id for (workload_id,) in cursor.fetchall()]
+
+
+def _recover(worker_pk: int) -> list[Workload]:
+    """All expired claims of one worker, in one transaction."""
+    actor = f"system:{leases.RECOVER_SWEEP}"
+    with transaction.atomic():
+        worker = locking.lock_worker(worker_pk)
+        at = clock.now()
+        expired = list(Attempt.objects.expired(at).filter(worker=worker).order_by("pk"))
+        lost = leases.lose(worker, expired, cause="lease over", actor=actor, at=at)
+        workers.save(worker)
+    return lost
+
+
+def _take_offline(report: SweepReport, pk: int) -> None:
+    silenced = liveness.silence(worker_pk=pk, actor="system:detect_silent_workers")
+    if silenced is None:
+        report.count("heard_again")
+        return
+    report.changed.append(silenced.worker_id)
+    report.count("offline")
+
+
+def _end_outage(report: SweepReport) -> bool:
+    """Move live leases after an outage of the sweeps; False where another pass is at it."""
+    run_row = SweepRun.objects.filter(name=leases.RECOVER_SWEEP).first()
+    if run_row is None or run_row.last_finished_at is None:
+        return True
+    if not leases.are_sweeps_out(clock.now()):
+        return True
+    with pglock.advisory("fencepost.outage", timeout=0) as is_mine:
+        if not is_mine:
+            return False
+        outage = run_row.last_finished_at
+        holders = Worker.objects.filter(pk__in=Attempt.objects.live().values("worker_id"))
+        moved = sum(leases.move_ends(pks, outage=outage) for pks in _batches(holders))
+        logger.warning("Sweeps were out since %s: moved %d leases", outage, moved)
+        report.count("leases_moved", moved)
+        SweepRun.objects.filter(name=leases.RECOVER_SWEEP).update(last_finished_at=clock.now())
+    return True
+
+
+@contextmanager
+def _passing_over(report: SweepReport, model: type[Model], pk: int) -> Iterator[None]:
+    """Let a row that raises not stop the others; it is pushed back, unless it was only busy."""
+    try:
+        yield
+    except Exception as error:
+        connection.close_if_unusable_or_obsolete()
+        is_busy = isinstance(error, DomainError) and error.code == "STORAGE_BUSY"
+        if is_busy or locking.busy_error(error):
+            report.count("busy")
+            return
+        logger.exception("Sweep %s passes over %s %s", report.name, model.__name__, pk)
+        report.count("failed")
+        model._default_manager.filter(pk=pk).update(sweep_after=clock.now() + PUSHED_BACK)
+
+
+def _not_pushed_back(at: datetime) -> Q:
+    return Q(sweep_after__isnull=True) | Q(sweep_after__lte=at)
+
+
+def _batches(queryset: QuerySet[Worker]) -> Iterator[list[int]]:
+    after = 0
+    while pks := list(
+        queryset.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:PAGE]
+    ):
+        yield pks
+        after = pks[-1]
+
+
+def _pages(queryset: QuerySet[Any]) -> Iterator[int]:
+    """Keys of a page at a time, in order, so that a row that stays is not met twice."""
+    after = 0
+    for _ in range(MAX_PAGES):
+        pks = list(queryset.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:PAGE])
+        yield from pks
+        if len(pks) < PAGE:
+            return
+        after = pks[-1]
