@@ -73,7 +73,7 @@ tried as (
         gen_random_uuid(), id, %(worker)s, %(incarnation)s, attempt_count, fencing_token,
         %(is_placed)s, 'CLAIMED', %(lease_ms)s, %(at)s,
         %(at)s::timestamptz + %(lease_ms)s * interval '1 ms',
-        (timeouts ->> 'heartbeat_ms')::integer,
+        (timeouts ->> 'heartbeat_ms')::bigint,
         %(at)s::timestamptz + (timeouts ->> 'claim_ms')::bigint * interval '1 ms', '', ''
     from moved
     returning uid, workload_id, number, fencing_token, expires_at

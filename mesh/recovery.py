@@ -21,7 +21,7 @@ from typing import Any, Final
 import pglock
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
 from . import brake, clock, deadlines, leases, liveness, locking, revocations, workers
 from .errors import DomainError
@@ -84,7 +84,14 @@ def run(name: str) -> SweepReport:
 
 def promote_due(report: SweepReport, last: datetime | None) -> None:
     """Make work that is due claimable."""
-    for application_pk in Application.objects.order_by("pk").values_list("pk", flat=True):
+    waiting = Workload.objects.filter(
+        application_id=OuterRef("pk"),
+        state=State.READY,
+        claimable=False,
+        available_at__lte=clock.now(),
+    )
+    due = Application.objects.filter(Exists(waiting)).order_by("pk")
+    for application_pk in due.values_list("pk", flat=True):
         for _ in range(MAX_PAGES):
             changed = _promote(application_pk)
             report.changed += changed

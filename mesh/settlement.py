@@ -62,7 +62,7 @@ def complete(
             raise DomainError("WORKLOAD_RESULT_DUPLICATE", "That result id has other content.")
         attempt, at = require_fence(shown, fencing_token), shown.at
         require_running(shown.workload, State.SUCCEEDED)
-        require_no_secrets(**body)
+        require_no_secrets(output=output, artifacts=artifacts, logs=logs)
         _require_bounds(
             result_id=1 <= len(result_id) <= 200 and bool(result_id.strip()),
             output=size(output) <= MAX_INPUT,
@@ -113,7 +113,7 @@ def fail(
             return shown.attempt
         attempt = require_fence(shown, fencing_token)
         require_running(shown.workload, State.FAILED)
-        require_no_secrets(error=error, details=details, kind=kind)
+        require_no_secrets(error=error, details=details)
         _require_bounds(
             kind=1 <= len(kind) <= 200 and bool(kind.strip()),
             error=len(error.encode()) <= MAX_ERROR,

@@ -259,7 +259,7 @@ class Attempt(models.Model):
     expires_at = models.DateTimeField()
     last_progress_at = models.DateTimeField(null=True, blank=True)
     # The workload's heartbeat timeout, kept here so that a renewal need not read the workload.
-    heartbeat_timeout_ms = models.IntegerField(null=True, blank=True)
+    heartbeat_timeout_ms = models.BigIntegerField(null=True, blank=True)
     # The earliest of the execution, heartbeat and claim deadlines that apply in this status.
     execution_deadline_at = models.DateTimeField(null=True, blank=True)
     deadline_at = models.DateTimeField(null=True, blank=True)
