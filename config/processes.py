@@ -118,6 +118,10 @@ class Family:
         return child
 
     def start(self, child: Child) -> None:
+        if child.process is not None:
+            # It died; what it had started may still hold its port or its files.
+            with contextlib.suppress(OSError):
+                os.killpg(child.process.pid, signal.SIGKILL)
         self._close_pipe(child)
         child.restart_at = None
         child.pipe, write_end = os.pipe()

@@ -1,10 +1,10 @@
 """Celery's way in: each task calls one function and says what came of it."""
 
-from importlib import import_module
-
 import structlog
 from celery import shared_task
 from django.db import close_old_connections
+
+from mesh import recovery
 
 logger = structlog.get_logger(__name__)
 
@@ -15,7 +15,7 @@ def sweep(name: str) -> None:
     # A request ends with this; a task keeps its connection, and would keep a broken one.
     close_old_connections()
     try:
-        report = import_module("mesh.recovery").run(name)
+        report = recovery.run(name)
     finally:
         close_old_connections()
     log = logger.info if report.changed else logger.debug
