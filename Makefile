@@ -18,7 +18,7 @@ run: runtime ## Set up, then start everything on this machine, with demo data
 	@exec $(BIN)/python manage.py up $(ARGS)
 
 test: check ## Set up, check, then run the whole test suite
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 check: dev ## Style, types, import directions, migrations, lock files
 	$(BIN)/ruff check .

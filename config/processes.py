@@ -53,9 +53,11 @@ class RotatingLog:
         self.path = path
         self._file = path.open("ab", buffering=0)
         self._size = path.stat().st_size
+        self._tail = b""
 
     def write(self, data: bytes) -> None:
         """A full disk loses log lines, not the processes."""
+        self._tail = (self._tail + data)[-4000:]
         with contextlib.suppress(OSError):
             if self._size + len(data) > LOG_BYTES:
                 self._file.close()
@@ -65,10 +67,9 @@ class RotatingLog:
             self._size += self._file.write(data)
 
     def last_line(self) -> str:
-        with contextlib.suppress(OSError):
-            lines = self.path.read_bytes()[-4000:].decode(errors="replace").splitlines()
-            return next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return ""
+        """From memory: it may tell that the disk is full."""
+        lines = self._tail.decode(errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "no reason given")
 
     def close(self) -> None:
         self._file.close()

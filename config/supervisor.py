@@ -28,6 +28,7 @@ from django.conf import settings
 from django.core.management import get_commands
 from django.db import Error, connection
 
+from config import gunicorn
 from config.databases import explain
 from config.embedded import EmbeddedBroker, EmbeddedError, EmbeddedPostgres, EmbeddedServer
 from config.keys import grant_key_problem, make_development_keys
@@ -35,6 +36,8 @@ from config.processes import Child, Family, command
 from config.runfile import RunFile
 
 READY_TIMEOUT_S = 90
+# Of Celery, commands, the demo and people; each thread of the web server has one besides.
+OTHER_SESSIONS = 60
 
 
 class StartError(Exception):
@@ -161,7 +164,8 @@ class Supervisor:
     def _start_servers(self) -> None:
         facts = {"pid": str(os.getpid()), "url": self.options.url}
         if not settings.PRODUCTION:
-            postgres = EmbeddedPostgres(self.data / "postgres")
+            sessions = OTHER_SESSIONS + gunicorn.threads * self.options.web_processes
+            postgres = EmbeddedPostgres(self.data / "postgres", max_connections=str(sessions))
             facts["database_url"] = self._start_server("postgres", postgres)
         broker_url = os.environ.get("CELERY_BROKER_URL", "")
         if broker_url:
@@ -202,10 +206,10 @@ class Supervisor:
         schedule = str(self.data / "beat-schedule")
         self._add("beat", celery("beat", "--pidfile=", "-s", schedule))
         listen = ["--bind", f"{host}:{self.options.port}", "--workers", str(processes)]
-        gunicorn = [sys.executable, "-m", "gunicorn", "config.wsgi", "-c", "python:config.gunicorn"]
+        server = [sys.executable, "-m", "gunicorn", "config.wsgi", "-c", "python:config.gunicorn"]
         self._add(
             "web",
-            [*gunicorn, "--no-control-socket", *listen],
+            [*server, "--no-control-socket", *listen],
             patience_s=15,
             PROMETHEUS_MULTIPROC_DIR=str(metrics),
         )
@@ -268,6 +272,9 @@ class Supervisor:
         return self.family.add(name, launch, patience_s=patience_s)
 
     def _fail(self, child: Child) -> NoReturn:
+        # What failed first: without its server, everything else fails too.
+        self.family.pump(0.2)
+        child = next((each for each in self.family.children if not each.is_running), child)
         last = child.log.last_line().removeprefix("fencepost: ")
         raise StartError(f"{child.name} failed: {last} (see {child.log.path})")
 

@@ -1,5 +1,6 @@
 """Run everything on this machine: `python manage.py up`."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -48,5 +49,7 @@ class Command(BaseCommand):
             sys.exit(f"fencepost: {error}")
 
     def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        self.stdout.flush()
+        # Whoever listened may have gone (a closed terminal); what runs does not depend on it.
+        with contextlib.suppress(OSError):
+            self.stdout.write(text)
+            self.stdout.flush()
