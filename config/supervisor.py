@@ -240,10 +240,12 @@ class Supervisor:
         if not self.is_demo:
             return {}
         # By a file, so that a password never stands in a log.
+        agents = str(self.options.agents)
         answer = self.data / f"demo-{secrets.token_hex(8)}.json"
         try:
             with open(os.open(answer, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
-                step = self._add("demo-prepare", manage("demo", "--prepare", "--json"), stdout=out)
+                prepare = manage("demo", "--prepare", "--json", "--agents", agents)
+                step = self._add("demo-prepare", prepare, stdout=out)
                 self.family.wait(step, timeout_s=120)
             if step.process is None or step.process.returncode != 0:
                 self._fail(step)
@@ -253,7 +255,6 @@ class Supervisor:
             raise StartError(f"the demo did not say who may sign in: {error}") from error
         finally:
             answer.unlink(missing_ok=True)
-        agents = str(self.options.agents)
         demo = manage("demo", "--url", self.options.url, "--agents", agents)
         self._add("demo", demo, patience_s=20)
         return facts

@@ -29,9 +29,9 @@ class Command(BaseCommand):
         parser.add_argument("--agents", type=int, default=3, help="number of demo agents")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for name in ("web_processes", "agents"):
-            if not 1 <= options[name] <= 64:
-                sys.exit(f"fencepost: --{name.replace('_', '-')} must be 1 to 64")
+        for name, least, most in (("web_processes", 1, 64), ("agents", 0, 20)):
+            if not least <= options[name] <= most:
+                sys.exit(f"fencepost: --{name.replace('_', '-')} must be {least} to {most}")
         supervisor = Supervisor(
             Options(
                 host=options["host"],
