@@ -150,6 +150,8 @@ if not DATABASES["default"].get("ENGINE", "").endswith(".postgresql"):
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=600)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DATABASES["default"].setdefault("OPTIONS", {}).setdefault("connect_timeout", 5)
+# Only statements that bind on the server are prepared: the few of the hot path.
+DATABASES["default"]["OPTIONS"].setdefault("prepare_threshold", 3)
 DATABASES["default"]["OPTIONS"]["options"] = (
     f"-c lock_timeout={LOCK_TIMEOUT_MS}"
     f" -c statement_timeout={STATEMENT_TIMEOUT_MS}"

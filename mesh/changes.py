@@ -1,21 +1,20 @@
-"""The one seam for writes: what a transaction changes of workloads and attempts.
+"""The one seam for writes: what a transaction changes of workloads, attempts and their worker.
 
 Rules change locked rows in memory and gather them here; `write` stores them with their events in
 one statement (`changes.sql`), whatever their number. A failure before `write` changes nothing.
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from django.db import connection
 from django.db.models import Model
 
-from .models import Attempt, Workload, WorkloadEvent
+from . import statements
+from .models import Attempt, Result, Worker, Workload, WorkloadEvent
 from .workloads import MOVING
 
-_SQL: Final = Path(__file__).with_suffix(".sql").read_text()
+_SQL: Final = statements.load("changes")
 _ATTEMPT: Final = (
     "status",
     "started_at",
@@ -28,6 +27,18 @@ _ATTEMPT: Final = (
     "resource_usage",
     "report_step",
     "report_digest",
+)
+_WORKER: Final = ("id", "lifecycle", "active", "last_progress_at", "event_sequence")
+_RESULT: Final = (
+    "workload_id",
+    "attempt_id",
+    "result_id",
+    "digest",
+    "output",
+    "artifacts",
+    "logs",
+    "resource_usage",
+    "created_at",
 )
 _EVENT: Final = (
     "workload_id",
@@ -47,6 +58,8 @@ class Changes:
     def __init__(self) -> None:
         self.workloads: dict[int, Workload] = {}
         self.attempts: dict[int, Attempt] = {}
+        self.workers: dict[int, Worker] = {}
+        self.results: list[Result] = []
         self.events: list[WorkloadEvent] = []
 
     def add(self, workload: Workload, attempt: Attempt | None, *events: WorkloadEvent) -> None:
@@ -56,19 +69,24 @@ class Changes:
             self.attempts[attempt.pk] = attempt
         self.events.extend(events)
 
+    def add_worker(self, worker: Worker) -> None:
+        """Note a locked worker whose slots, lifecycle or progress changed."""
+        self.workers[worker.pk] = worker
+
     def write(self) -> None:
         """Store everything in one statement; nothing to store, no statement."""
-        if not (self.workloads or self.attempts or self.events):
+        if not (self.workloads or self.attempts or self.workers):
             return
-        with connection.cursor() as cursor:
-            cursor.execute(
-                _SQL,
-                {
-                    "workloads": _rows(self.workloads.values(), ("id", *MOVING)),
-                    "attempts": _rows(self.attempts.values(), ("id", *_ATTEMPT)),
-                    "events": _rows(self.events, _EVENT),
-                },
-            )
+        statements.change(
+            _SQL,
+            {
+                "workloads": _rows(self.workloads.values(), ("id", *MOVING)),
+                "attempts": _rows(self.attempts.values(), ("id", *_ATTEMPT)),
+                "workers": _rows(self.workers.values(), _WORKER),
+                "results": _rows(self.results, _RESULT),
+                "events": _rows(self.events, _EVENT),
+            },
+        )
 
 
 def _rows(rows: Iterable[Model], columns: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
--- Writes what one transaction changed of any number of locked workloads and their attempts,
--- with the events that tell of it, in one statement. Rows come as JSON arrays.
+-- Writes what one transaction changed of any number of locked workloads, their attempts and the
+-- worker that held them, with results and the events that tell of it, in one statement. Rows come
+-- as JSON arrays; results as `json`, for an output is kept exactly as it was sent.
 with moved as (
     update mesh_workload as w set
         state = c.state,
@@ -51,6 +52,31 @@ tried as (
         report_digest text
     )
     where a.id = c.id
+),
+stored as (
+    insert into mesh_result (
+        workload_id, attempt_id, result_id, digest, output, artifacts, logs, resource_usage,
+        created_at
+    )
+    select
+        workload_id, attempt_id, result_id, digest, output, artifacts, logs, resource_usage,
+        created_at
+    from json_to_recordset(%(results)s::json) as r (
+        workload_id bigint, attempt_id bigint, result_id text, digest text, output json,
+        artifacts jsonb, logs text, resource_usage jsonb, created_at timestamptz
+    )
+),
+held as (
+    update mesh_worker as w set
+        lifecycle = c.lifecycle,
+        active = c.active,
+        last_progress_at = c.last_progress_at,
+        event_sequence = c.event_sequence
+    from jsonb_to_recordset(%(workers)s::jsonb) as c (
+        id bigint, lifecycle text, active integer, last_progress_at timestamptz,
+        event_sequence bigint
+    )
+    where w.id = c.id
 )
 insert into mesh_workloadevent
     (workload_id, sequence, event, from_state, to_state, actor, at, evidence)

@@ -12,15 +12,14 @@ Locks: the worker, then workloads with skip-locked. Deadlines, priorities and el
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 import orjson
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 
-from . import clock, locking, placement, requirements, workers
+from . import clock, locking, placement, requirements, statements, workers
 from .errors import DomainError
 from .models import (
     Attempt,
@@ -41,8 +40,8 @@ from .tenancy import Caller
 LEASE_MS: Final = range(1_000, 900_001)
 MAX_CLAIMS: Final = 100
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
-_CONTEXT: Final = (Path(__file__).parent / "claim_context.sql").read_text()
-_CLAIM: Final = (Path(__file__).parent / "claim.sql").read_text()
+_CONTEXT: Final = statements.load("claim_context")
+_CLAIM: Final = statements.load("claim")
 _PLACE_TRIES: Final = 5
 _PLACE_CANDIDATES: Final = 200
 
@@ -194,17 +193,13 @@ def unstarted(
 
 
 def _read_context(worker: Worker) -> dict[str, Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _CONTEXT,
-            {
-                "fixed": clock.fixed(),
-                "worker": worker.pk,
-                "application": worker.application_id,
-                "grant": worker.grant_id,
-            },
-        )
-        return _dicts(cursor)[0]
+    values = {
+        "fixed": clock.fixed(),
+        "worker": worker.pk,
+        "application": worker.application_id,
+        "grant": worker.grant_id,
+    }
+    return statements.rows(_CONTEXT, values)[0]
 
 
 def _reason(worker: Worker, context: Mapping[str, Any]) -> str | None:
@@ -242,24 +237,20 @@ def _run(
     actor: str | None = None,
 ) -> tuple[list[Claim], int]:
     """Run `claim.sql`; the claims, and how many candidates it saw."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _CLAIM,
-            {
-                "worker": worker.pk,
-                "worker_id": worker.worker_id,
-                "incarnation": worker.incarnation,
-                "workload": None if workload is None else workload.pk,
-                "is_placed": workload is not None,
-                "look": look,
-                "slots": slots,
-                "lease_ms": lease_ms,
-                "at": at,
-                "actor": actor or workers.subject_of(worker),
-                "max_bytes": MAX_ANSWER_BYTES,
-            },
-        )
-        rows = _dicts(cursor)
+    values = {
+        "worker": worker.pk,
+        "worker_id": worker.worker_id,
+        "incarnation": worker.incarnation,
+        "workload": None if workload is None else workload.pk,
+        "is_placed": workload is not None,
+        "look": look,
+        "slots": slots,
+        "lease_ms": lease_ms,
+        "at": at,
+        "actor": actor or workers.subject_of(worker),
+        "max_bytes": MAX_ANSWER_BYTES,
+    }
+    rows = statements.rows(_CLAIM, values)
     claims = [_claim(row, worker, at) for row in rows if row["uid"] is not None]
     return claims, rows[0]["seen"]
 
@@ -280,7 +271,7 @@ def _claim(row: Mapping[str, Any], worker: Worker, at: datetime) -> Claim:
         input=row["input"],
         environment=row["environment"],
         attempt_number=row["number"],
-        # Django leaves `jsonb` as text in raw cursors.
+        # `jsonb` comes as text.
         timeouts=orjson.loads(row["timeouts"]),
         connection_scopes=row["connection_scopes"],
         checkpoint=None if sequence is None else (sequence, row["checkpoint_state"]),
@@ -407,8 +398,3 @@ def _nobody(workload: Workload, at: datetime, *, busy: int) -> DomainError:
 
 def _workers_of(workload: Workload) -> QuerySet[Worker]:
     return Worker.objects.filter(application_id=workload.application_id, removed_at__isnull=True)
-
-
-def _dicts(cursor: Any) -> list[dict[str, Any]]:
-    names = [column.name for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -10,13 +10,12 @@ Locks: the worker; start and checkpoint also the workload; renew changes the att
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 
-from . import clock, locking, outcomes, workers, workloads
+from . import clock, locking, outcomes, statements, workers, workloads
 from .canonical import digest, size
 from .changes import Changes
 from .claims import lease_length, require_worker
@@ -32,6 +31,7 @@ from .models import (
     SweepRun,
     Worker,
     Workload,
+    WorkloadEvent,
     uid_of,
 )
 from .screening import require_no_secrets
@@ -40,8 +40,8 @@ from .tenancy import Caller
 MAX_CHECKPOINT: Final = 256 * 1024
 KEPT_CHECKPOINTS: Final = 10
 RECOVER_SWEEP: Final = "recover_expired_leases"
-_RENEW: Final = (Path(__file__).parent / "renew.sql").read_text()
-_MOVE: Final = (Path(__file__).parent / "move_leases.sql").read_text()
+_RENEW: Final = statements.load("renew")
+_MOVE: Final = statements.load("move_leases")
 
 
 @dataclass(slots=True)
@@ -75,21 +75,16 @@ def present(caller: Caller, claim_id: str, *, lock_workload: bool = True) -> Pre
     require_worker(caller)
     uid = uid_of(claim_id, "claim")
     worker = locking.lock_worker(caller.worker_pk or 0)
-    attempt = (
-        Attempt.objects.select_related("workload", "worker")
-        .filter(uid=uid, workload__tenant_id=caller.tenant_id)
-        .first()
-        if uid
-        else None
-    )
+    found = Attempt.objects.select_related("workload").filter(workload__tenant_id=caller.tenant_id)
+    if lock_workload:
+        found = found.select_for_update(of=("workload",), no_key=True)
+    attempt = found.filter(uid=uid).first() if uid else None
     if attempt is None:
         raise DomainError("CLAIM_NOT_FOUND", "There is no such claim.")
-    workload = attempt.workload
-    if lock_workload:
-        workload = locking.lock_workload(attempt.workload_id) or workload
     if attempt.worker_id == worker.pk:
         attempt.worker = worker
-    return Presented(worker, workload, attempt, _current(attempt, worker), clock.now())
+    current = _current(attempt, worker)
+    return Presented(worker, attempt.workload, attempt, current, clock.now())
 
 
 def require_fence(presented: Presented, fencing_token: int) -> Attempt:
@@ -164,7 +159,7 @@ def renew(
         attempt, at = require_current(shown, fencing_token), shown.at
         if attempt.is_lease_over(at) and not are_sweeps_out(at):
             raise DomainError("WORKLOAD_LEASE_EXPIRED", "The lease is over.")
-        require_renewable(shown.worker, at)
+        require_renewable(shown.worker, grant_of(shown.worker), at)
         length = timedelta(milliseconds=lease_length(shown.worker, lease_ms))
         attempt.expires_at = max(attempt.expires_at, at + length)
         set_deadline(attempt, heard_at=at)
@@ -224,39 +219,45 @@ def require_running(workload: Workload, to: State) -> None:
         raise workloads.denied(workload, to)
 
 
-def require_renewable(worker: Worker, at: datetime) -> None:
+def require_renewable(worker: Worker, grant: Grant, at: datetime) -> None:
     """Refuse with GRANT_REVOKED or WORKER_DRAINED a worker whose leases are left to end."""
-    grant = Grant.objects.only("status").get(pk=worker.grant_id)
     if grant.status == GrantStatus.REVOKED:
         raise DomainError("GRANT_REVOKED", "The grant was revoked: leases run out.")
     if worker.drain_deadline_at is not None and worker.drain_deadline_at <= at:
         raise DomainError("WORKER_DRAINED", "The drain's deadline has passed: leases run out.")
 
 
-def renew_listed(worker: Worker, attempts: Sequence[Attempt], at: datetime) -> list[Attempt]:
+def grant_of(worker: Worker) -> Grant:
+    """Status and end of the worker's grant as they are now; read, never locked."""
+    return Grant.objects.only("status", "expires_at").get(pk=worker.grant_id)
+
+
+def renew_listed(
+    worker: Worker, attempts: Sequence[Attempt], grant: Grant, at: datetime
+) -> list[Attempt]:
     """Renew these live claims of a locked worker, each by the length it was claimed with.
 
     Started or not; not under a revoked grant nor after the drain's deadline; a lease that is over
     only while the sweeps are out. Those that were renewed; the others are left as they are.
     """
     try:
-        require_renewable(worker, at)
+        require_renewable(worker, grant, at)
     except DomainError:
         return []
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _RENEW,
-            {
-                "worker": worker.pk,
-                "uids": [each.uid for each in attempts],
-                "at": at,
-                "sweeps_are_out": are_sweeps_out(at),
-            },
-        )
-        renewed = {pk: times for pk, *times in cursor.fetchall()}
+    if not attempts:
+        return []
+    is_any_over = any(each.is_lease_over(at) for each in attempts)
+    values = {
+        "worker": worker.pk,
+        "uids": [each.uid for each in attempts],
+        "at": at,
+        "sweeps_are_out": is_any_over and are_sweeps_out(at),
+    }
+    renewed = {row["id"]: row for row in statements.rows(_RENEW, values)}
     for each in attempts:
         if each.pk in renewed:
-            each.expires_at, each.deadline_at = renewed[each.pk]
+            each.expires_at = renewed[each.pk]["expires_at"]
+            each.deadline_at = renewed[each.pk]["deadline_at"]
     return [each for each in attempts if each.pk in renewed]
 
 
@@ -286,12 +287,11 @@ def move_ends(worker_pks: Sequence[int], *, outage: datetime | None = None) -> i
     With `outage` (the end of the last pass before it) also leases that are over, each at most once
     per outage; otherwise only those that are not. How many were moved. Locks the workers in order.
     """
-    with transaction.atomic(), connection.cursor() as cursor:
+    with transaction.atomic():
         locked = Worker.objects.select_for_update(of=("self",), no_key=True)
         list(locked.filter(pk__in=worker_pks).order_by("pk").only("pk"))
-        cursor.execute(_MOVE, {"at": clock.now(), "outage": outage, "workers": list(worker_pks)})
-        moved: int = cursor.rowcount
-    return moved
+        values = {"at": clock.now(), "outage": outage, "workers": list(worker_pks)}
+        return statements.change(_MOVE, values)
 
 
 def set_deadline(attempt: Attempt, *, heard_at: datetime) -> None:
@@ -330,9 +330,9 @@ def _is_repeat(shown: Presented, token: int, latest: Checkpoint | None, state: A
     )
 
 
-def _write(shown: Presented, attempt: Attempt, event: Any) -> None:
+def _write(shown: Presented, attempt: Attempt, event: WorkloadEvent) -> None:
+    shown.worker.last_progress_at = shown.at
     changes = Changes()
     changes.add(shown.workload, attempt, event)
+    changes.add_worker(shown.worker)
     changes.write()
-    shown.worker.last_progress_at = shown.at
-    shown.worker.save(update_fields=["last_progress_at"])

@@ -114,10 +114,12 @@ def heartbeat(
             Attempt.objects.live().filter(worker=worker).select_related("workload").order_by("pk")
         )
         listed = set(running_claims)
-        renewed = leases.renew_listed(worker, [a for a in live if a.claim_id in listed], at)
+        grant = leases.grant_of(worker)
+        own = [each for each in live if each.claim_id in listed]
+        renewed = leases.renew_listed(worker, own, grant, at)
         _advance(worker, len(live), caller.subject, at)
         workers.save(worker)
-        return _tell(worker, live, running_claims, renewed, at)
+        return _tell(worker, live, running_claims, renewed, grant, at)
 
 
 def reconcile(
@@ -220,6 +222,7 @@ def _tell(
     live: Sequence[Attempt],
     listed: Sequence[str],
     renewed: list[Attempt],
+    grant: Grant,
     at: datetime,
 ) -> Beat:
     own = {each.claim_id: each for each in live if not each.is_lease_over(at)}
@@ -235,7 +238,7 @@ def _tell(
         ],
         missing_claims=[each.claim_id for each in silent if each.started_at is not None],
         assigned_claims=unstarted(worker, but=known) if has_unstarted else [],
-        grant_ends_at=Grant.objects.values_list("expires_at", flat=True).get(pk=worker.grant_id),
+        grant_ends_at=grant.expires_at,
     )
 
 

@@ -23,7 +23,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
-from . import brake, clock, deadlines, leases, liveness, locking, revocations, workers
+from . import brake, clock, deadlines, leases, liveness, locking, revocations, statements, workers
 from .errors import DomainError
 from .models import (
     STARTED_STATES,
@@ -42,6 +42,7 @@ PAGE: Final = 200
 # A pass ends after so many pages; the next one goes on.
 MAX_PAGES: Final = 100
 PROMOTE_PAGE: Final = 1_000
+_PROMOTE: Final = statements.load("promote")
 PUSHED_BACK: Final = timedelta(seconds=30)
 
 
@@ -160,24 +161,8 @@ SWEEPS: Final[dict[str, Callable[[SweepReport, datetime | None], None]]] = {
 
 
 def _promote(application_pk: int) -> list[str]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            update mesh_workload set claimable = true
-            where id in (
-                select id from mesh_workload
-                where application_id = %(application)s
-                    and state = 'READY' and not claimable
-                    and available_at <= coalesce(%(fixed)s::timestamptz, clock_timestamp())
-                order by available_at
-                limit %(page)s
-                for no key update skip locked
-            )
-            returning workload_id
-            """,
-            {"application": application_pk, "fixed": clock.fixed(), "page": PROMOTE_PAGE},
-        )
-        return [workload_id for (workload_id,) in cursor.fetchall()]
+    values = {"application": application_pk, "fixed": clock.fixed(), "page": PROMOTE_PAGE}
+    return [row["workload_id"] for row in statements.rows(_PROMOTE, values)]
 
 
 def _recover(worker_pk: int) -> list[Workload]:

@@ -55,7 +55,12 @@ def complete(
     with transaction.atomic():
         shown = present(caller, claim_id)
         report = digest([fencing_token, body])
-        stored = Result.objects.filter(workload=shown.workload, result_id=result_id).first()
+        # Only work that succeeded has a result.
+        stored = (
+            Result.objects.filter(workload=shown.workload, result_id=result_id).first()
+            if shown.workload.state == State.SUCCEEDED
+            else None
+        )
         if stored is not None:
             if stored.attempt_id == shown.attempt.pk and _is_repeat(shown, "complete", report):
                 return shown.attempt
@@ -82,8 +87,8 @@ def complete(
         workloads.set_deadline(shown.workload)
         changes = Changes()
         changes.add(shown.workload, attempt, event)
-        Result.objects.create(
-            workload=shown.workload, attempt=attempt, digest=report, created_at=at, **body
+        changes.results.append(
+            Result(workload=shown.workload, attempt=attempt, digest=report, created_at=at, **body)
         )
         _settle(shown, attempt, changes, "complete", report)
     return attempt
@@ -185,11 +190,11 @@ def _settle(shown: Presented, attempt: Attempt, changes: Changes, step: str, rep
     """Write the end of the claim with the digest that its repeat is known by; free the slot."""
     attempt.report_step = step
     attempt.report_digest = report
-    changes.write()
     worker = shown.worker
     worker.last_progress_at = shown.at
     workers.occupy(worker, worker.active - 1, actor=workers.subject_of(worker), at=shown.at)
-    workers.save(worker)
+    changes.add_worker(worker)
+    changes.write()
 
 
 def _is_repeat(shown: Presented, step: str, report: str) -> bool:
