@@ -9,7 +9,7 @@ NO_DATABASE := env -u DATABASE_URL -u CELERY_BROKER_URL FENCEPOST_ENV_FILE=/dev/
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fix bench lock clean runtime dev
+.PHONY: help run test check fix docs bench lock clean runtime dev
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ check: dev ## Style, types, import directions, migrations, lock files
 fix: dev ## Format, and repair what can be repaired
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: dev ## Write the tables in docs/ that follow from the code
+	$(NO_DATABASE) $(BIN)/python -m docs.build
 
 bench: dev ## Measure (see benchmarks/)
 	$(BIN)/python -m benchmarks $(ARGS)

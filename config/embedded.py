@@ -201,9 +201,12 @@ class EmbeddedServer:
             own_log.close()
         return self.process
 
-    def wait_until_ready(self, timeout: float = 60) -> None:
+    def wait_until_ready(
+        self, timeout: float = 60, while_waiting: Callable[[], None] = lambda: None
+    ) -> None:
         deadline = time.monotonic() + timeout
         while not self._answers():
+            while_waiting()
             if self.process is None or self.process.poll() is not None:
                 raise EmbeddedError(self._explain("it ended at once; see its log"))
             if time.monotonic() > deadline:
@@ -364,8 +367,10 @@ class EmbeddedPostgres(EmbeddedServer):
         self._require_same_version()
         self._clear_leftover()
 
-    def wait_until_ready(self, timeout: float = 60) -> None:
-        super().wait_until_ready(timeout)
+    def wait_until_ready(
+        self, timeout: float = 60, while_waiting: Callable[[], None] = lambda: None
+    ) -> None:
+        super().wait_until_ready(timeout, while_waiting)
         with psycopg.connect(self._address("postgres"), autocommit=True) as connection:
             found = connection.execute(
                 "select 1 from pg_database where datname = %s", [self.database]

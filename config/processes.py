@@ -105,9 +105,10 @@ class Child:
 class Family:
     """All our children, in the order of their start; stopped in the opposite order."""
 
-    def __init__(self, log_dir: Path, record: Path) -> None:
+    def __init__(self, log_dir: Path, record: Path, while_waiting: Callable[[], None]) -> None:
         self.log_dir = log_dir
         self.record = record
+        self.while_waiting = while_waiting
         self.children: list[Child] = []
         self._selector = selectors.DefaultSelector()
 
@@ -137,6 +138,7 @@ class Family:
 
     def pump(self, timeout_s: float) -> None:
         """Move what children said into their logs, waiting at most so long for the first word."""
+        self.while_waiting()
         if not self._selector.get_map():
             time.sleep(timeout_s)
             return
@@ -198,7 +200,9 @@ class Family:
                     }
                     entries.append(entry)
         with contextlib.suppress(OSError):
-            self.record.write_text(json.dumps(entries))
+            temporary = self.record.with_suffix(".tmp")
+            temporary.write_text(json.dumps(entries))
+            temporary.replace(self.record)
 
     def _drain(self, child: Child) -> None:
         if child.pipe < 0:

@@ -70,13 +70,15 @@ class Supervisor:
         self.options = options
         self.say = say
         self.data = options.data_dir.absolute()
-        self.family = Family(self.data / "logs", self.data / "children.json")
+        self.family = Family(
+            self.data / "logs", self.data / "children.json", while_waiting=self._heed_signals
+        )
         self.run_file = RunFile(self.data)
         self.is_demo = options.demo and not settings.PRODUCTION and "demo" in get_commands()
         self._servers: list[EmbeddedServer] = []
         self._lock: IO[str] | None = None
+        self._signals = 0
         self._is_stopping = False
-        self._hurry = False
 
     def run(self) -> None:
         """Start everything, watch over it until a signal asks to end, stop everything.
@@ -95,7 +97,6 @@ class Supervisor:
             where = f": {error.filename}" if error.filename else ""
             raise StartError(f"{error.strerror or error}{where}") from error
         finally:
-            self._is_stopping = True
             self._stop()
 
     # --- Start -----------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class Supervisor:
         server.prepare()
         self._servers.append(server)
         self.family.add(name, server.launch, stop_signal=server.death_signal, patience_s=60)
-        server.wait_until_ready()
+        server.wait_until_ready(while_waiting=self._heed_signals)
         return server.url
 
     def _prepare(self) -> None:
@@ -225,7 +226,7 @@ class Supervisor:
                 if not child.is_running:
                     self._fail(child)
             try:
-                with urllib.request.urlopen(request, timeout=10):  # noqa: S310 - our own address
+                with urllib.request.urlopen(request, timeout=5):  # noqa: S310 - our own address
                     return
             except urllib.error.HTTPError as error:
                 answer = unready_parts(error.read())
@@ -325,8 +326,10 @@ class Supervisor:
     # --- Stop ------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
+        self._is_stopping = True
+        asked = self._signals  # once more means: at once
         for child in reversed(list(self.family.children)):
-            self.family.stop(child, in_a_hurry=lambda: self._hurry)
+            self.family.stop(child, in_a_hurry=lambda: self._signals > asked)
         for server in reversed(self._servers):
             server.stop()
         if self._lock is not None:
@@ -340,11 +343,13 @@ class Supervisor:
             signal.signal(each, self._on_signal)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        if self._is_stopping:
-            self._hurry = True
-            return
-        self._is_stopping = True
-        raise Stop
+        """Only counts: an exception raised here may strike where nobody passes it on (a fork)."""
+        self._signals += 1
+
+    def _heed_signals(self) -> None:
+        """Called wherever we wait."""
+        if self._signals and not self._is_stopping:
+            raise Stop
 
 
 # Threads, because sweeps wait for the database: one process, and nothing left when it is killed.

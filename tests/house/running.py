@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from config.embedded import dies_with_parent
 from tests.house.commands import ROOT, environment
 
 START_S = 90
@@ -66,6 +67,7 @@ class Up:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=dies_with_parent(signal.SIGTERM),
             )
         return self.process
 

@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -16,7 +18,7 @@ import pytest
 
 from config.runfile import RunFile
 from tests.conftest import missing
-from tests.house.commands import assert_one_line, manage
+from tests.house.commands import ROOT, assert_one_line, environment, manage
 from tests.house.running import Up, wait_until
 
 # One run serves all tests that leave it as it is; so they belong on one xdist worker.
@@ -89,6 +91,28 @@ def test_other_commands_find_its_database(up: Up) -> None:
     done = manage("showmigrations", "mesh", FENCEPOST_DATA_DIR=str(up.data))
     assert done.returncode == 0, done.stderr
     assert "[X] 0001_initial" in done.stdout
+
+
+def test_the_first_five_minutes_of_the_readme_work(up: Up) -> None:
+    readme = (ROOT / "README.md").read_text()
+    block = readme.split("<!-- begin: first five minutes -->")[1].split("```")[1]
+    script = block.removeprefix("sh\n").replace(":8000", f":{up.port}")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script.replace(".venv/bin/python", sys.executable)],
+        env=environment(FENCEPOST_DATA_DIR=str(up.data)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[-8:-1] == [
+        "READY",
+        "RUNNING",
+        "SUCCEEDED",
+        *(f"workload.{event}" for event in ("ready", "claimed", "started", "completed")),
+    ]
 
 
 def test_it_listens_on_this_machine_alone(up: Up) -> None:
