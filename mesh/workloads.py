@@ -59,6 +59,7 @@ POLICY_DEFAULTS: Final[Mapping[str, Any]] = {
     "anti_affinity": {},
 }
 MAX_INPUT: Final = 1024 * 1024
+PRIORITY: Final = range(-(2**31), 2**31)
 MAX_SPAN_MS: Final = 10 * 365 * 86_400_000
 _EVENTS: Final[Mapping[tuple[str, str], str]] = {
     (State.CLAIMED, State.READY): "released",
@@ -434,6 +435,7 @@ def _require_values(submission: Submission, content: Mapping[str, Any]) -> None:
         **{name: bool(text.strip()) and len(text) <= 200 for name, text in texts.items()},
         "idempotency_key": bool(key.strip()) and len(key) <= 255 and not key.startswith("run:"),
         "session_id": len(submission.session_id) <= 200,
+        "priority": submission.priority in PRIORITY,
         "capability_snapshot": are_names(submission.capability_snapshot),
         "connection_scopes": are_names(submission.connection_scopes),
         "input": size(submission.input) <= MAX_INPUT,
