@@ -6,7 +6,8 @@
 -- candidates are taken than slots, because neighbours skip each other's locked rows; `seen` tells
 -- whether it is worth asking again. With `workload` set, only that one is considered (place).
 -- `for no key update` looks at a row again once it is locked, so what another claim took is left
--- out. Rows beyond `max_bytes` of input and checkpoint together stay for the next call.
+-- out. Rows beyond `max_bytes` of input and checkpoint together stay for the next call, but for the
+-- first `at_least`; `found` tells how many could have been had.
 with eligible as (
     select unnest(requirement_ids) as requirement_id
     from mesh_eligibleset
@@ -48,7 +49,7 @@ picked as (
         from locked
         window in_order as (order by priority desc, created_at, id)
     ) as summed
-    where place = 1 or bytes <= %(max_bytes)s
+    where place <= %(at_least)s or bytes <= %(max_bytes)s
 ),
 moved as (
     update mesh_workload as w set
@@ -94,6 +95,8 @@ told as (
 )
 select
     (select count(*) from candidates) as seen,
+    (select count(*) from locked) as found,
+    moved.input_bytes + moved.checkpoint_bytes as bytes,
     tried.uid,
     tried.fencing_token,
     tried.number,

@@ -12,7 +12,7 @@ Locks: the worker, then workloads with skip-locked. Deadlines, priorities and el
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -93,6 +93,16 @@ class Claims:
     reason: str | None
 
 
+class _Run(NamedTuple):
+    """One run of `claim.sql`: what it gave, and whether it is worth asking again."""
+
+    claims: list[Claim]
+    bytes: int
+    seen: int
+    # More could be had, but not within the bytes.
+    is_cut: bool
+
+
 def claim(*, caller: Caller, worker_id: str, maximum: int, lease_ms: int | None = None) -> Claims:
     """Give the worker up to `maximum` claims, bounded by its free slots and by 8 MiB of input.
 
@@ -113,12 +123,16 @@ def claim(*, caller: Caller, worker_id: str, maximum: int, lease_ms: int | None 
         workers.require_reconciled(worker)
         context = _read_context(worker)
         reason = _reason(worker, context)
-        fresh = [] if reason else _take(worker, context, min(maximum, worker.free_slots), length)
+        placed = _unstarted(worker, placed_only=True) if context["has_placed"] else []
+        fresh: list[Claim] = []
+        if not reason:
+            room = MAX_ANSWER_BYTES - sum(map(_bytes_of, placed))
+            slots = min(maximum, worker.free_slots)
+            fresh = _take(worker, context, slots, length, room, may_be_empty=bool(placed))
         worker.last_poll_at = context["at"]
         workers.occupy(worker, worker.active + len(fresh), actor=caller.subject, at=context["at"])
         workers.save(worker)
-        placed = unstarted(worker, placed_only=True) if context["has_placed"] else []
-    return Claims([*placed, *fresh], reason)
+        return Claims([*_in_full(placed, worker), *fresh], reason)
 
 
 def place(
@@ -169,10 +183,14 @@ def require_worker(caller: Caller) -> None:
         raise DomainError("PERMISSION_DENIED", "Only a worker with its credential may do this.")
 
 
-def unstarted(
-    worker: Worker, *, placed_only: bool = False, but: frozenset[UUID] = frozenset()
-) -> list[Claim]:
+def unstarted(worker: Worker, *, but: frozenset[UUID]) -> list[Claim]:
     """The worker's claims that it did not start, in full; they stop at 8 MiB."""
+    return _in_full(_unstarted(worker, but=but), worker)
+
+
+def _unstarted(
+    worker: Worker, *, placed_only: bool = False, but: frozenset[UUID] = frozenset()
+) -> list[Attempt]:
     attempts = (
         Attempt.objects.filter(worker=worker, status=AttemptStatus.CLAIMED)
         .exclude(workload__state=State.CANCELLATION_REQUESTED)
@@ -184,12 +202,21 @@ def unstarted(
     for attempt in attempts:
         if (placed_only and not attempt.is_placed) or attempt.uid in but:
             continue
-        total += attempt.workload.input_bytes + attempt.workload.checkpoint_bytes
+        total += _bytes_of(attempt)
         if found and total > MAX_ANSWER_BYTES:
             break
         found.append(attempt)
-    latest = _latest_checkpoints([each.workload_id for each in found])
-    return [_claim_of(each, worker, latest.get(each.workload_id)) for each in found]
+    return found
+
+
+def _in_full(attempts: list[Attempt], worker: Worker) -> list[Claim]:
+    latest = _latest_checkpoints([each.workload_id for each in attempts])
+    return [_claim_of(each, worker, latest.get(each.workload_id)) for each in attempts]
+
+
+def _bytes_of(attempt: Attempt) -> int:
+    """What a claim weighs in an answer."""
+    return attempt.workload.input_bytes + attempt.workload.checkpoint_bytes
 
 
 def _read_context(worker: Worker) -> dict[str, Any]:
@@ -210,17 +237,35 @@ def _reason(worker: Worker, context: Mapping[str, Any]) -> str | None:
     return next(iter(placement.passing_reasons(worker, grant, context["at"])), None)
 
 
-def _take(worker: Worker, context: Mapping[str, Any], slots: int, lease_ms: int) -> list[Claim]:
+def _take(
+    worker: Worker,
+    context: Mapping[str, Any],
+    slots: int,
+    lease_ms: int,
+    room: int,
+    *,
+    may_be_empty: bool,
+) -> list[Claim]:
+    """New claims that fit into `room` bytes; but one at least, unless the answer holds others."""
     numbers = (context["epoch"], context["upto_number"])
     if numbers != (context["requirement_epoch"], context["requirement_number"]):
         requirements.refresh(worker, workers.application_of(worker))
     taken: list[Claim] = []
     look = 4 * slots + 16
     while len(taken) < slots:
-        claimed, seen = _run(worker, slots - len(taken), look, lease_ms, context["at"])
-        taken += claimed
+        run = _run(
+            worker,
+            slots - len(taken),
+            look,
+            lease_ms,
+            context["at"],
+            room=room,
+            at_least=0 if taken or may_be_empty else 1,
+        )
+        taken += run.claims
+        room -= run.bytes
         # Neighbours held the rows that were looked at, and there may be more behind them.
-        if seen < look or look > 16 * (4 * slots + 16):
+        if run.is_cut or run.seen < look or look > 16 * (4 * slots + 16):
             break
         look *= 4
     return taken
@@ -233,10 +278,12 @@ def _run(
     lease_ms: int,
     at: datetime,
     *,
+    room: int = MAX_ANSWER_BYTES,
+    at_least: int = 1,
     workload: Workload | None = None,
     actor: str | None = None,
-) -> tuple[list[Claim], int]:
-    """Run `claim.sql`; the claims, and how many candidates it saw."""
+) -> _Run:
+    """Run `claim.sql`."""
     values = {
         "worker": worker.pk,
         "worker_id": worker.worker_id,
@@ -248,11 +295,17 @@ def _run(
         "lease_ms": lease_ms,
         "at": at,
         "actor": actor or workers.subject_of(worker),
-        "max_bytes": MAX_ANSWER_BYTES,
+        "max_bytes": room,
+        "at_least": at_least,
     }
     rows = statements.rows(_CLAIM, values)
-    claims = [_claim(row, worker, at) for row in rows if row["uid"] is not None]
-    return claims, rows[0]["seen"]
+    given = [row for row in rows if row["uid"] is not None]
+    return _Run(
+        claims=[_claim(row, worker, at) for row in given],
+        bytes=sum(row["bytes"] for row in given),
+        seen=rows[0]["seen"],
+        is_cut=rows[0]["found"] > len(given),
+    )
 
 
 def _claim(row: Mapping[str, Any], worker: Worker, at: datetime) -> Claim:
@@ -358,10 +411,10 @@ def _place_on(worker: Worker, workload: Workload, caller: Caller, lease_ms: int 
     if not fresh.claimable:
         Workload.objects.filter(pk=fresh.pk).update(claimable=True)
     length = lease_length(worker, lease_ms)
-    claims, _ = _run(worker, 1, 1, length, at, workload=fresh, actor=caller.subject)
+    run = _run(worker, 1, 1, length, at, workload=fresh, actor=caller.subject)
     workers.occupy(worker, worker.active + 1, actor=caller.subject, at=at)
     workers.save(worker)
-    return claims[0]
+    return run.claims[0]
 
 
 def _ranked(workload: Workload, at: datetime) -> list[int]:
