@@ -28,6 +28,17 @@ from mesh.models import (
 )
 
 NOON: Final = datetime(2030, 1, 1, 12, tzinfo=UTC)
+# The states that work rests in.
+AT_REST: Final = (
+    "READY",
+    "CLAIMED",
+    "RUNNING",
+    "CHECKPOINTED",
+    "CANCELLATION_REQUESTED",
+    "SUCCEEDED",
+    "CANCELLED",
+    "DEAD_LETTER",
+)
 # The smallest step of the database's clock: a boundary is tested on it and this much before.
 MICRO: Final = timedelta(microseconds=1)
 _TABLES: Final[tuple[Any, ...]] = (

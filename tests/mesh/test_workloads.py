@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, recovery, workloads
+from mesh import recovery, workloads
 from mesh.models import AttemptStatus, Role, State, Workload, WorkloadEvent
 from mesh.workloads import retry_delay
 from tests.factories import Held, World, in_state, name
-from tests.mesh.checks import MICRO, NOON, Clock, events, ms, refused, unchanged
+from tests.mesh.checks import AT_REST, MICRO, NOON, Clock, events, ms, refused, unchanged
 
 KIB = 1024
 CREATE = ["workload:create"]
@@ -423,15 +423,12 @@ def test_extra_attempts_are_all_that_a_retry_gives(world: World, extra: int) -> 
 def test_retry_refuses_extra_attempts_out_of_bounds(world: World, extra: int) -> None:
     work = in_state(world, State.DEAD_LETTER)
     with refused("REQUEST_INVALID"):
-        workloads.retry(
-            caller=world.operator, workload_id=work.workload_id, extra_attempts=extra
-        )
+        workloads.retry(caller=world.operator, workload_id=work.workload_id, extra_attempts=extra)
 
 
 @pytest.mark.parametrize(
     "state",
-    ["READY", "CLAIMED", "RUNNING", "CHECKPOINTED", "CANCELLATION_REQUESTED", "SUCCEEDED"]
-    + ["CANCELLED"],
+    sorted(set(AT_REST) - {"DEAD_LETTER"}),
 )
 def test_only_a_dead_letter_is_retried(world: World, state: str) -> None:
     work = in_state(world, state)
@@ -445,9 +442,7 @@ def test_retry_starts_the_overall_time_and_the_delays_anew(world: World, clock: 
         retry_policy={"max_attempts": 1, "retry_on": ["broken"], "initial_delay_ms": 1_000},
     )
     clock.pass_(ms(60_000))
-    workloads.retry(
-        caller=world.operator, workload_id=held.workload.workload_id, extra_attempts=2
-    )
+    workloads.retry(caller=world.operator, workload_id=held.workload.workload_id, extra_attempts=2)
     assert held.refresh().deadline_at == clock.at + ms(10_000)
     held.worker.beat()
     claim = held.worker.claim()[0]
@@ -527,7 +522,9 @@ def test_defaults_are_the_documented_ones(world: World) -> None:
 
 
 def test_workload_ids_are_of_one_form(world: World) -> None:
-    assert re.fullmatch(r"workload_[0-9a-f]{24}", submit(world, idempotency_key=name("k")).workload_id)
+    assert re.fullmatch(
+        r"workload_[0-9a-f]{24}", submit(world, idempotency_key=name("k")).workload_id
+    )
 
 
 def test_an_operator_submits_without_a_grant(world: World) -> None:
@@ -535,4 +532,3 @@ def test_an_operator_submits_without_a_grant(world: World) -> None:
     made = workloads.submit(caller=world.operator, submission=said).workload
     assert (made.grant, made.requested_by, made.priority) == (None, "service:ops", 5)
     assert events(made) == ["ready"]
-    assert claims.MAX_CLAIMS == 100
