@@ -75,10 +75,8 @@ def present(caller: Caller, claim_id: str, *, lock_workload: bool = True) -> Pre
     require_worker(caller)
     uid = uid_of(claim_id, "claim")
     worker = locking.lock_worker(caller.worker_pk or 0)
-    found = Attempt.objects.select_related("workload").filter(workload__tenant_id=caller.tenant_id)
-    if lock_workload:
-        found = found.select_for_update(of=("workload",), no_key=True)
-    attempt = found.filter(uid=uid).first() if uid else None
+    find = locking.lock_claim if lock_workload else locking.read_claim
+    attempt = find(uid, caller.tenant_id) if uid else None
     if attempt is None:
         raise DomainError("CLAIM_NOT_FOUND", "There is no such claim.")
     if attempt.worker_id == worker.pk:

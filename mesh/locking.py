@@ -8,14 +8,16 @@ A call that starts from a workload learns its worker without a lock, locks the w
 workload, and looks again; if the work changed hands meanwhile, it tries anew, at most three times.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from django.db import InterfaceError, OperationalError, transaction
 from psycopg import errors as pg
 from psycopg_pool import PoolTimeout, TooManyRequests
 
+from . import statements
 from .errors import DomainError
 from .models import Attempt, Worker, Workload
 
@@ -35,6 +37,20 @@ _BUSY: Final = (
     TooManyRequests,
 )
 
+# The three statements that every call of a worker begins with.
+_WORKER: Final = statements.Reader(Worker)
+_ATTEMPT: Final = statements.Reader(Attempt)
+_WORKLOAD: Final = statements.Reader(Workload, but=["input"])
+_LOCK_WORKER: Final = (
+    f"select {_WORKER.columns('w')} from mesh_worker w where w.id = %(pk)s for no key update"  # noqa: S608  # our own column names
+)
+_READ_CLAIM: Final = (
+    f"select {_ATTEMPT.columns('a')}, {_WORKLOAD.columns('w')}"  # noqa: S608  # our own column names
+    " from mesh_attempt a join mesh_workload w on w.id = a.workload_id"
+    " where a.uid = %(uid)s::uuid and w.tenant_id = %(tenant)s"
+)
+_LOCK_CLAIM: Final = f"{_READ_CLAIM} for no key update of w"
+
 
 @dataclass(slots=True)
 class Held:
@@ -47,10 +63,25 @@ class Held:
 
 def lock_worker(pk: int) -> Worker:
     """Lock one worker; WORKER_NOT_FOUND if the row is gone."""
-    worker = Worker.objects.select_for_update(of=("self",), no_key=True).filter(pk=pk).first()
-    if worker is None:
+    row = statements.first(_LOCK_WORKER, {"pk": pk})
+    if row is None:
         raise DomainError("WORKER_NOT_FOUND", "There is no such worker.")
-    return worker
+    return _WORKER.read(row)
+
+
+def lock_claim(uid: str, tenant_id: int) -> Attempt | None:
+    """The attempt of that uid with its workload, which is locked; the caller has locked a worker.
+
+    The attempt is read as it is; only one of the caller's own worker cannot change any more.
+    """
+    row = statements.first(_LOCK_CLAIM, {"uid": uid, "tenant": tenant_id})
+    return None if row is None else _claim(row)
+
+
+def read_claim(uid: str, tenant_id: int) -> Attempt | None:
+    """The attempt of that uid with its workload, neither locked."""
+    row = statements.first(_READ_CLAIM, {"uid": uid, "tenant": tenant_id})
+    return None if row is None else _claim(row)
 
 
 def lock_workload(pk: int, *, skip_locked: bool = False) -> Workload | None:
@@ -103,6 +134,13 @@ def busy_error(exc: BaseException) -> DomainError | None:
         return busy()
     is_lost = isinstance(cause, psycopg.OperationalError) and cause.sqlstate in {None, "57P01"}
     return busy() if is_lost else None
+
+
+def _claim(row: Sequence[Any]) -> Attempt:
+    width = len(_ATTEMPT.names)
+    attempt = _ATTEMPT.read(row[:width])
+    attempt.workload = _WORKLOAD.read(row[width:])
+    return attempt
 
 
 def _live_attempt(workload_pk: int) -> Attempt | None:

@@ -5,20 +5,59 @@ are sent with their values apart, so that PostgreSQL keeps them prepared on each
 `prepare_threshold` uses) and their planning, about half of a claim, is saved.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from django.db import connection
 from django.db.backends.postgresql.base import ServerBindingCursor
 from django.db.backends.utils import CursorWrapper
+from django.db.models import JSONField, Model
 
+M = TypeVar("M", bound=Model)
 HERE = Path(__file__).parent
+
+
+class Reader(Generic[M]):
+    """Reads rows of a model from a hand-written statement that names its columns.
+
+    The same as the ORM does, without making the statement anew each time. Columns named in `but`
+    are left out and, as with `defer`, fetched when asked for.
+    """
+
+    def __init__(self, model: type[M], *, but: Sequence[str] = ()) -> None:
+        fields = [each for each in model._meta.concrete_fields if each.column not in but]
+        self.model = model
+        self.names = [each.attname for each in fields]
+        # Their stubs ask for an expression that no JSON field looks at.
+        self._json: dict[int, Any] = {
+            place: each for place, each in enumerate(fields) if isinstance(each, JSONField)
+        }
+
+    def columns(self, alias: str) -> str:
+        """What stands between `select` and `from`."""
+        return ", ".join(f"{alias}.{name}" for name in self.names)
+
+    def read(self, values: Sequence[Any]) -> M:
+        """The instance with these values, in the order of `columns`."""
+        row = list(values)
+        for place, each in self._json.items():
+            if row[place] is not None:
+                row[place] = each.from_db_value(row[place], None, connection)
+        return self.model.from_db(connection.alias, self.names, row)
 
 
 def load(name: str) -> str:
     """The statement in `<name>.sql`."""
     return (HERE / f"{name}.sql").read_text()
+
+
+def first(statement: str, values: Mapping[str, Any]) -> Sequence[Any] | None:
+    """Run a statement that answers at most one row."""
+    with _cursor() as cursor:
+        cursor.execute(statement, values)
+        found: Sequence[Any] | None = cursor.fetchone()
+        return found
 
 
 def rows(statement: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:

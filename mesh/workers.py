@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from . import clock, grants, history, locking, requirements
+from . import clock, grants, history, locking, requirements, statements
 from .canonical import identity, secret_hash
 from .errors import DomainError
 from .models import (
@@ -61,6 +61,12 @@ _MOVING: Final = [
     "sweep_after",
 ]
 
+_OF_CREDENTIAL: Final = """
+    select w.credential_hash, w.id, w.worker_id, w.tenant_id, t.name
+    from mesh_worker w join mesh_tenant t on t.id = w.tenant_id
+    where w.credential_hash = %(hash)s and w.removed_at is null
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
@@ -97,15 +103,11 @@ class Registered:
 def authenticate(secret: str) -> Caller:
     """The worker that a credential speaks for; TOKEN_INVALID if it is unknown or was replaced."""
     hashed = secret_hash(secret)
-    worker = (
-        Worker.objects.select_related("tenant")
-        .only("worker_id", "credential_hash", "tenant__name")
-        .filter(credential_hash=hashed, removed_at__isnull=True)
-        .first()
-    )
-    if worker is None or not hmac.compare_digest(worker.credential_hash or "", hashed):
+    found = statements.first(_OF_CREDENTIAL, {"hash": hashed})
+    if found is None or not hmac.compare_digest(found[0], hashed):
         raise DomainError("TOKEN_INVALID", "The credential is unknown or was replaced.")
-    return Caller(subject_of(worker), worker.tenant_id, worker.tenant.name, worker_pk=worker.pk)
+    _, pk, worker_id, tenant_id, tenant = found
+    return Caller(f"worker:{worker_id}", tenant_id, tenant, worker_pk=pk)
 
 
 def subject_of(worker: Worker) -> str:
