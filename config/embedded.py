@@ -225,6 +225,12 @@ class EmbeddedServer:
             self._lock.close()
             self._lock = None
 
+    def destroy(self) -> None:
+        """Stop it and remove its files, wherever they stand. For throw-away servers."""
+        self.stop()
+        shutil.rmtree(self.home, ignore_errors=True)
+        shutil.rmtree(self.base, ignore_errors=True)
+
     _stop_signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGKILL)
 
     def _command(self) -> list[str]:

@@ -36,6 +36,7 @@ from config.processes import Child, Family, command
 from config.runfile import RunFile
 
 READY_TIMEOUT_S = 90
+OLDEST_POSTGRES = 15
 # Of Celery, commands, the demo and people; each thread of the web server has one besides.
 OTHER_SESSIONS = 60
 
@@ -156,11 +157,18 @@ class Supervisor:
 
     def _require_database(self) -> None:
         try:
-            connection.ensure_connection()
+            with connection.cursor() as cursor:
+                cursor.execute("select current_setting('server_version_num')::int")
+                (version,) = cursor.fetchone()
         except Error as error:
             raise StartError(explain(error) or str(error).splitlines()[0]) from error
         finally:
             connection.close()
+        if version < OLDEST_POSTGRES * 10_000:
+            raise StartError(
+                f"PostgreSQL {OLDEST_POSTGRES} or newer is needed, DATABASE_URL names a"
+                f" {version // 10_000}"
+            )
 
     def _start_servers(self) -> None:
         facts = {"pid": str(os.getpid()), "url": self.options.url}

@@ -43,7 +43,7 @@ def start() -> None:
         if os.getpid() != owner:
             return
         if server:
-            server.stop()
+            server.destroy()
         shutil.rmtree(base, ignore_errors=True)
 
     atexit.register(remove)

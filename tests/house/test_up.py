@@ -16,6 +16,7 @@ import psutil
 import psycopg
 import pytest
 
+from config.logs import SECRET
 from config.runfile import RunFile
 from tests.conftest import missing
 from tests.house.commands import ROOT, assert_one_line, environment, manage
@@ -113,6 +114,8 @@ def test_the_first_five_minutes_of_the_readme_work(up: Up) -> None:
         "SUCCEEDED",
         *(f"workload.{event}" for event in ("ready", "claimed", "started", "completed")),
     ]
+    logs = "".join(file.read_text() for file in (up.data / "logs").iterdir())
+    assert SECRET.search(logs.replace("***", " ")) is None
 
 
 def test_it_listens_on_this_machine_alone(up: Up) -> None:
