@@ -11,14 +11,14 @@ _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the thread that made it ends (Linux only).
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal to this process when the thread that made it ends (Linux only).
 
     The parent may be gone before the request is made, so that is looked at afterwards.
     """
     if _prctl is None:
         return
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 

@@ -84,6 +84,8 @@ class FakeMesh:
         self.renews_leases = True
         self.empty_reason: str | None = None
         self.grants = {"good-grant"}
+        self.hangs_on: str | None = None
+        self.goes_on = threading.Event()
         self._lost_replies: dict[str, int] = {}
         self._refusals: dict[str, list[RefusalError]] = {}
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -128,6 +130,7 @@ class FakeMesh:
             workload.state = "CANCELLATION_REQUESTED"
 
     def close(self) -> None:
+        self.goes_on.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -374,6 +377,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
         body = json.loads(self.rfile.read(size) or b"{}")
+        if self.server.mesh.hangs_on == self.path.rsplit("/", 1)[1]:
+            self.server.mesh.goes_on.wait()
         try:
             answer = self.server.mesh.answer(self.path, body, self.headers.get("Authorization"))
             status, kind = 200, "application/json"

@@ -48,6 +48,16 @@ def test_a_finished_result_survives_the_end_of_the_agent(
     eventually(lambda: not spooled(again.state))
 
 
+def test_a_result_is_on_disk_before_it_is_sent(mesh: FakeMesh, start_agent: StartAgent) -> None:
+    work = mesh.submit("test.echo", "x")
+    mesh.hangs_on = "complete"
+    agent = start_agent()
+    eventually(lambda: mesh.count("start"))
+    eventually(lambda: spooled(agent.state))
+    mesh.goes_on.set()
+    eventually(lambda: work.state == "SUCCEEDED" and not spooled(agent.state))
+
+
 def test_a_stored_result_that_is_fenced_is_dropped(
     mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
 ) -> None:

@@ -1,0 +1,159 @@
+"""A stream of work on real documents, within bounds: a few a second, a few dozen open."""
+
+import hashlib
+import logging
+import random
+import secrets
+import time
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from demo.crew import APPLICATION, CHECKSUM, COUNT, SUMMARIZE
+from mesh.agent.client import ApiClient, ApiError, Backoff, UnreachableError
+
+log = logging.getLogger("demo")
+
+MAX_OPEN = 50
+OPEN_STATES = ("READY", "CLAIMED", "RUNNING", "CHECKPOINTED", "CANCELLATION_REQUESTED")
+SUFFIXES = (".md", ".txt", ".py", ".toml", ".html", ".csv")
+_COUNT_EVERY = 5.0
+_MAX_FILES = 300
+_MAX_SEEN = 10_000
+
+# How often each kind of work comes, and what it is.
+_MENU: tuple[tuple[int, str, dict[str, Any]], ...] = (
+    (40, CHECKSUM, {}),
+    (30, COUNT, {}),
+    (12, SUMMARIZE, {"sentences": 3}),
+    (8, SUMMARIZE, {"sentences": 3, "pace_ms": 400}),
+    (7, CHECKSUM, {"unreachable_until": 2}),
+    (1, COUNT, {"file": "gone.md"}),
+)
+
+
+class Stream:
+    """Submits work, cancels some of it, and counts what is open. `step` is one tick."""
+
+    def __init__(self, client: ApiClient, folders: dict[str, Path]) -> None:
+        self._client = client
+        self._folders = folders
+        self._series = secrets.token_hex(4)
+        self._number = 0
+        self._open = 0
+        self._count_at = 0.0
+        self._cancels: deque[tuple[float, str]] = deque()
+        self._seen: set[str] = set()
+        self._backoff = Backoff(base=1.0, cap=15.0)
+        self._wait_until = 0.0
+
+    def step(self) -> None:
+        """Do what is due. A server that is away is waited for, later each time."""
+        now = time.monotonic()
+        if now < self._wait_until:
+            return
+        try:
+            self._step(now)
+            self._backoff.reset()
+        except (ApiError, UnreachableError) as error:
+            delay = self._backoff.next(error)
+            self._wait_until = now + delay
+            log.warning("%s; again in %.1f s", error, delay)
+
+    def _step(self, now: float) -> None:
+        if now >= self._count_at:
+            self._open = self._count_open()
+            self._count_at = now + _COUNT_EVERY
+        while self._cancels and self._cancels[0][0] <= now:
+            self._cancel(self._cancels.popleft()[1])
+        if self._open < MAX_OPEN:
+            self._submit_new_arrivals()
+            self._submit_one(now)
+
+    def _count_open(self) -> int:
+        """Open work, counted up to where it is too much."""
+        total = 0
+        for state in OPEN_STATES:
+            query = {"application": APPLICATION, "state": state, "page_size": str(MAX_OPEN)}
+            total += len(self._client.call("GET", "workloads", params=query)["results"])
+        return total
+
+    def _submit_one(self, now: float) -> None:
+        weights = [weight for weight, _definition, _extra in _MENU]
+        _weight, definition, extra = random.choices(_MENU, weights)[0]  # noqa: S311  a demo
+        document = self._pick()
+        if document is None:
+            return
+        self._number += 1
+        fields: dict[str, Any] = {}
+        chance = random.random()  # noqa: S311  a demo
+        if chance < 0.1:
+            fields["priority"] = 10
+        elif chance < 0.2:
+            later = datetime.now(UTC) + timedelta(seconds=20)
+            fields["not_before"] = later.isoformat(timespec="milliseconds")
+        elif chance < 0.3 and definition == COUNT:
+            fields["policy"] = {"required_labels": {"zone": "b"}}
+        key = f"demo-{self._series}-{self._number}"
+        workload = self._submit(definition, document | extra, key=key, trigger="demo", **fields)
+        if "pace_ms" in extra and chance > 0.75:
+            self._cancels.append((now + 4.0, workload["workload_id"]))
+
+    def _submit_new_arrivals(self) -> None:
+        """Everything for a document that was put into the inbox or changed there."""
+        for path in self._documents("inbox"):
+            facts = path.stat()
+            mark = f"{path.name}\0{facts.st_mtime_ns}\0{facts.st_size}"
+            digest = hashlib.sha256(mark.encode(errors="surrogateescape")).hexdigest()[:24]
+            if digest in self._seen or self._open >= MAX_OPEN:
+                continue
+            document = {"folder": "inbox", "file": path.name}
+            for definition in (CHECKSUM, COUNT, SUMMARIZE):
+                key = f"inbox-{digest}-{definition}"
+                self._submit(definition, document, key=key, trigger="inbox", priority=5)
+            if len(self._seen) < _MAX_SEEN:
+                self._seen.add(digest)
+
+    def _submit(
+        self, definition: str, value: dict[str, Any], *, key: str, trigger: str, **fields: Any
+    ) -> dict[str, Any]:
+        body = {
+            "application": APPLICATION,
+            "environment": "demo",
+            "definition_id": definition,
+            "definition_revision": "1",
+            "trigger": trigger,
+            "input": value,
+            "idempotency_key": key,
+            "capability_snapshot": [definition],
+            **fields,
+        }
+        answer = self._client.call("POST", "workloads", body)
+        self._open += bool(answer["created"])
+        workload: dict[str, Any] = answer["workload"]
+        return workload
+
+    def _cancel(self, workload_id: str) -> None:
+        try:
+            body = {"reason": "no longer wanted"}
+            self._client.call("POST", f"workloads/{workload_id}/cancel", body)
+        except ApiError as error:
+            if error.is_transient:
+                raise
+            log.info("not cancelled: %s", error.code)  # it was faster
+
+    def _pick(self) -> dict[str, Any] | None:
+        folder = random.choice(list(self._folders))  # noqa: S311  a demo
+        documents = self._documents(folder)
+        if not documents:
+            return None
+        path = random.choice(documents)  # noqa: S311  a demo
+        return {"folder": folder, "file": str(path.relative_to(self._folders[folder]))}
+
+    def _documents(self, folder: str) -> list[Path]:
+        """Files that can be read as text, not deep and not many."""
+        root = self._folders[folder]
+        found = [path for path in [*root.glob("*"), *root.glob("docs/*")] if path.is_file()]
+        wanted = [p for p in found if folder == "inbox" or p.suffix in SUFFIXES]
+        return sorted(path for path in wanted if not path.name.startswith("."))[:_MAX_FILES]
