@@ -17,11 +17,11 @@ MAX_BYTES = 20_000_000
 _WORD = re.compile(r"[a-z][a-z'-]{3,}")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _COMMON = frozenset(
-    ("about", "after", "also", "been", "before", "between", "both", "could", "does", "each")
-    + ("from", "have", "into", "itself", "more", "most", "must", "never", "only", "other")
-    + ("over", "same", "should", "some", "such", "than", "that", "their", "them", "then")
-    + ("there", "these", "they", "this", "those", "under", "until", "what", "when", "where")
-    + ("which", "while", "with", "without", "would")
+    _WORD.findall(
+        "about after also been before between both could does each from have into itself more"
+        " most must never only other over same should some such than that their them then there"
+        " these they this those under until what when where which while with without would"
+    )
 )
 
 

@@ -20,7 +20,6 @@ from mesh.agent import guard
 from mesh.agent.processes import kill_group
 
 HELLO_TIMEOUT = 60.0
-_SECRETS = ("FENCEPOST_GRANT", "FENCEPOST_GRANT_FILE")
 
 
 class RunnerError(Exception):
@@ -93,7 +92,6 @@ class Runner:
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             pass_fds=[theirs.fileno()],
-            env={name: value for name, value in os.environ.items() if name not in _SECRETS},
             process_group=0,
         )
         theirs.close()

@@ -153,6 +153,20 @@ def test_work_that_is_fenced_stops_at_once_without_a_report(
     assert mesh.count("fail") == mesh.count("cancelled") == 0
 
 
+def test_a_command_that_is_fenced_is_killed_with_its_whole_group(
+    mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    script = f"sh -c 'sleep 600 & echo $$ $! > {pids}; wait'"
+    work = mesh.submit("cmd.sleep", None)
+    start_agent("--command", f"cmd.sleep={script}")
+    eventually(lambda: pids.exists() and pids.read_text().count(" "))
+    with mesh.lock:
+        mesh.give(work, "somebody else")
+    eventually(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
+    assert mesh.count("fail") == 0
+
+
 def test_a_lease_that_cannot_be_renewed_ends_the_work(
     mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
 ) -> None:
