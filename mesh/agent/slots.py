@@ -282,6 +282,9 @@ LOST_CODES = frozenset(
 
 
 def _report(work: Work, outcome: str, body: dict[str, Any]) -> Report:
+    if not work.is_hold:
+        # Says something only of work whose effects must not be repeated.
+        body.pop("no_effect", None)
     return Report(
         outcome=outcome,
         claim_id=work.claim_id,

@@ -41,7 +41,7 @@ def context(
             saved.append(state)
         return {"stored": True}
 
-    job = {"workload_id": "w", "attempt_id": "a", "definition_id": "d"}
+    job: dict[str, Any] = {"workload_id": "w", "attempt_id": "a", "definition_id": "d"}
     job |= {"attempt_number": attempt, "checkpoint": checkpoint}
     return Context(job, save=save, is_cancelled=lambda: stop)
 
