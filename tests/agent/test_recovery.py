@@ -187,6 +187,24 @@ def test_a_stopped_agent_drains_finishes_and_delivers(
     assert later.token == 0
 
 
+def test_a_stopped_agent_takes_no_work_even_if_it_cannot_drain(
+    mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    started, until = tmp_path / "started", tmp_path / "until"
+    work = mesh.submit("test.wait", {"started": str(started), "until": str(until)})
+    agent = start_agent("--concurrency", "4")
+    eventually(started.exists)
+    mesh.refuse("drain", 503, "STORAGE_BUSY", times=3)
+    agent.process.terminate()
+    eventually(lambda: "not drained" in agent.log)
+    later = mesh.submit("test.echo", "x")
+    beats = mesh.count("heartbeat")
+    eventually(lambda: mesh.count("heartbeat") >= beats + 2)
+    until.touch()
+    assert agent.wait() == 0
+    assert (work.state, later.token) == ("SUCCEEDED", 0)
+
+
 def test_work_that_outlasts_the_drain_is_stopped_and_reported(
     mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
 ) -> None:
