@@ -13,7 +13,7 @@ import pytest
 from tests.agent.fake_mesh import FakeMesh
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def eventually(condition: Callable[[], object], what: str = "") -> None:
@@ -39,7 +39,7 @@ class AgentProcess:
     def __init__(self, url: str, folder: Path, *options: str, grant: str = "good-grant") -> None:
         self.folder = folder
         self.state = folder / "state"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._log = (folder / "log").open("a+")
         grant_file = folder / "grant"
         grant_file.write_text(grant)
