@@ -15,6 +15,7 @@ from demo.crew import APPLICATION, CAPABILITIES, TENANT, names
 from mesh.agent.state import private_folder, write_private
 
 USER, TOKEN_NAME, REGISTRAR = "demo", "demo-stream", "service:registrar"
+_OF_TENANT = ("--tenant", TENANT)
 _DAY = 24 * 3600
 GRANT_LIFE, GRANT_LEFT = 30 * _DAY, 7 * _DAY
 
@@ -22,7 +23,7 @@ GRANT_LIFE, GRANT_LEFT = 30 * _DAY, 7 * _DAY
 def prepare(folder: Path, agents: int) -> dict[str, Any]:
     """Make what is missing; the password is told by the call that made it, later it is None."""
     private_folder(folder)
-    _command("create_tenant", TENANT, application=[APPLICATION])
+    _command("create_tenant", TENANT, "--application", APPLICATION)
     password = _make_user(folder / "user.json")
     token = folder / "token"
     if not token.exists():
@@ -39,19 +40,19 @@ def _make_user(mark: Path) -> str | None:
     password = secrets.token_urlsafe(12)
     # The command reads it from its input, so that it stands in no list of processes.
     with _stdin(password + "\n"):
-        _command("create_user", USER, tenant=TENANT, role="admin", password_stdin=True)
+        _command("create_user", USER, *_OF_TENANT, "--role", "admin", "--password-stdin")
     write_private(mark, json.dumps({"username": USER}), durable=True)
     return password
 
 
 def _make_token() -> str:
-    options = {"tenant": TENANT, "role": "operator"}
+    wanted = ("create_token", TOKEN_NAME, *_OF_TENANT, "--role", "operator")
     try:
-        answer = _command("create_token", TOKEN_NAME, **options)
+        answer = _command(*wanted)
     except CommandError:
         # It is there, but the file with its secret is not.
-        _command("revoke_token", TOKEN_NAME, tenant=TENANT)
-        answer = _command("create_token", TOKEN_NAME, **options)
+        _command("revoke_token", TOKEN_NAME, *_OF_TENANT)
+        answer = _command(*wanted)
     return str(answer["token"])
 
 
@@ -61,23 +62,22 @@ def _keep_grant(folder: Path, name: str) -> None:
     with contextlib.suppress(FileNotFoundError, ValueError):
         if file.exists() and json.loads(facts.read_text())["ends_at"] > time.time() + GRANT_LEFT:
             return
+    rights = ["worker:register", *(f"worker:capability:{one}" for one in CAPABILITIES)]
     answer = _command(
         "issue_grant",
-        tenant=TENANT,
-        application=APPLICATION,
-        subject=REGISTRAR,
-        capability=["worker:register", *(f"worker:capability:{one}" for one in CAPABILITIES)],
-        worker_name=[name],
-        expires_in=GRANT_LIFE,
+        *(*_OF_TENANT, "--application", APPLICATION, "--subject", REGISTRAR),
+        *(f"--capability={right}" for right in rights),
+        *("--worker-name", name, "--expires-in", str(GRANT_LIFE)),
     )
     write_private(file, answer["grant"], durable=True)
     stored = {"grant_id": answer["grant_id"], "ends_at": time.time() + GRANT_LIFE}
     write_private(facts, json.dumps(stored), durable=True)
 
 
-def _command(name: str, *arguments: str, **options: Any) -> dict[str, Any]:
+def _command(*words: str) -> dict[str, Any]:
+    """Run one of our commands; CommandError when it refuses."""
     output = io.StringIO()
-    call_command(name, *arguments, json=True, stdout=output, **options)
+    call_command(*words, "--json", stdout=output)
     text = output.getvalue()
     answer: dict[str, Any] = json.loads(text) if text.strip() else {}
     return answer

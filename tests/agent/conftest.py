@@ -21,7 +21,7 @@ def eventually(condition: Callable[[], object], what: str = "") -> None:
     until = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < until, f"never came true: {what or condition}"
-        time.sleep(0.01)
+        time.sleep(0.03)
 
 
 def is_running(pid: int) -> bool:

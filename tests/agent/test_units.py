@@ -11,8 +11,17 @@ import pytest
 import respx
 
 from mesh.agent import logs
-from mesh.agent.client import ApiClient, ApiError, Backoff, UnreachableError, retrying
+from mesh.agent.client import (
+    ApiClient,
+    ApiError,
+    Backoff,
+    UnreachableError,
+    WorkerClient,
+    retrying,
+)
 from mesh.agent.delivery import instead_of
+from mesh.agent.options import AgentOptions
+from mesh.agent.session import Session
 from mesh.agent.spool import Report, Spool
 from mesh.agent.state import State, StateForeignError, StateInUseError
 from mesh.agent.works import ServerClock, StopReason, Work, WorkTable
@@ -96,6 +105,53 @@ def test_a_delay_grows_to_its_cap_and_is_never_under_what_the_server_asked() -> 
     backoff = Backoff(base=1.0, cap=4.0)
     busy = ApiError(503, "STORAGE_BUSY", "", 2000)
     assert all(2.0 <= backoff.next(busy) <= 6.0 for _ in range(50))
+
+
+# Session
+
+
+@respx.mock
+def test_a_call_that_met_a_new_registration_is_repeated_with_the_new_credential(
+    tmp_path: Path,
+) -> None:
+    grant = tmp_path / "grant"
+    grant.write_text("first")
+    options = AgentOptions(
+        url=URL,
+        tenant="acme",
+        application="app",
+        name="one",
+        state_dir=tmp_path / "state",
+        grant_file=grant,
+    )
+    state = State(options.state_dir, options.identity)
+    session = Session(options, state, WorkerClient(URL), threading.Event())
+    worker = {"worker_id": "w", "name": "one", "capability_version": 1, "incarnation": 1}
+    worker |= {"granted_capabilities": []}
+    credentials = iter(["fpw_1", "fpw_2"])
+    respx.post(f"{URL}/api/v1/workers").mock(
+        side_effect=lambda request: httpx.Response(
+            200,
+            json={
+                "worker": worker,
+                "credential": next(credentials),
+                "reconcile_required": False,
+            },
+        )
+    )
+
+    def displaced_meanwhile(request: httpx.Request) -> httpx.Response:
+        if request.headers["Authorization"] == "Bearer fpw_2":
+            return httpx.Response(200, json={})
+        grant.write_text("second")
+        session.refresh()
+        return httpx.Response(401, json={"code": "TOKEN_INVALID"})
+
+    beats = respx.post(f"{URL}/api/v1/workers/w/heartbeat").mock(side_effect=displaced_meanwhile)
+    session.register(("d",))
+    session.call(lambda: session.client.heartbeat({}))
+    assert beats.call_count == 2
+    assert not session.displaced.is_set()
 
 
 # Leases

@@ -63,6 +63,7 @@ def _run(folder: Path, url: str, agents: int, kill_every: float) -> None:
     """Until SIGTERM or SIGINT."""
     logging.basicConfig(format="%(asctime)s demo %(message)s", level=logging.WARNING)
     logging.getLogger("demo").setLevel(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     inbox = folder.parent / "inbox"
     inbox.mkdir(exist_ok=True)
     folders = {"project": Path(settings.BASE_DIR), "inbox": inbox.absolute()}
