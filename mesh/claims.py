@@ -251,7 +251,7 @@ def _take(
     if numbers != (context["requirement_epoch"], context["requirement_number"]):
         requirements.refresh(worker, workers.application_of(worker))
     taken: list[Claim] = []
-    look = 4 * slots + 16
+    look = _look(slots)
     while len(taken) < slots:
         run = _run(
             worker,
@@ -265,10 +265,19 @@ def _take(
         taken += run.claims
         room -= run.bytes
         # Neighbours held the rows that were looked at, and there may be more behind them.
-        if run.is_cut or run.seen < look or look > 16 * (4 * slots + 16):
+        if run.is_cut or run.seen < look or look > 16 * _look(slots):
             break
         look *= 4
     return taken
+
+
+def _look(slots: int) -> int:
+    """How many candidates to look at: some times the slots, in steps of a power of two.
+
+    The number stands in the statement itself, for PostgreSQL plans well with a limit that it
+    knows; the steps keep the number of prepared statements small.
+    """
+    return 1 << max(5, (4 * slots + 15).bit_length())
 
 
 def _run(
@@ -290,7 +299,6 @@ def _run(
         "incarnation": worker.incarnation,
         "workload": None if workload is None else workload.pk,
         "is_placed": workload is not None,
-        "look": look,
         "slots": slots,
         "lease_ms": lease_ms,
         "at": at,
@@ -298,7 +306,7 @@ def _run(
         "max_bytes": room,
         "at_least": at_least,
     }
-    rows = statements.rows(_CLAIM, values)
+    rows = statements.rows(_CLAIM.replace("%(look)s", str(look)), values)
     given = [row for row in rows if row["uid"] is not None]
     return _Run(
         claims=[_claim(row, worker, at) for row in given],
