@@ -368,6 +368,8 @@ class EmbeddedPostgres(EmbeddedServer):
         trees = [install, *([libraries] if libraries.exists() else [])]
         self.programs = self._reachable_copy(install / "bin" / "postgres", trees).parent
         self.data = self.home / "data"
+        if self.account.is_dropped and self.data.exists():
+            self._run_as_owner()
         if not (self.data / "PG_VERSION").exists():
             self._make_cluster()
         self._require_same_version()
@@ -392,6 +394,14 @@ class EmbeddedPostgres(EmbeddedServer):
                 f"user id {self.account.uid} has no entry in the user database, which PostgreSQL"
                 " needs: run as a named user, or set DATABASE_URL"
             ) from None
+
+    def _run_as_owner(self) -> None:
+        """The data may have been made by an ordinary user before root came: it stays theirs."""
+        owner = self.data.stat()
+        if owner.st_uid not in (0, self.account.uid):
+            self.account = Account(owner.st_uid, owner.st_gid, is_dropped=True)
+            self._require_known_user()
+            self.account.own(self.sockets)
 
     def _make_cluster(self) -> None:
         """Made beside its place and renamed, so that a killed set-up never looks like a cluster."""

@@ -187,8 +187,13 @@ class Supervisor:
     def _start_server(self, name: str, server: EmbeddedServer) -> str:
         server.prepare()
         self._servers.append(server)
-        self.family.add(name, server.launch, stop_signal=server.death_signal, patience_s=60)
-        server.wait_until_ready(while_waiting=self._heed_signals)
+        child = self.family.add(name, server.launch, stop_signal=server.death_signal, patience_s=60)
+        try:
+            server.wait_until_ready(while_waiting=self._heed_signals)
+        except EmbeddedError:
+            if child.is_running:
+                raise
+            self._fail(child)
         return server.url
 
     def _prepare(self) -> None:
@@ -298,11 +303,18 @@ class Supervisor:
             ("Console", f"{url}/admin/"),
             ("API", f"{url}/api/v1/docs"),
             ("Logs", str(self.data / "logs")),
+            *self._command_hint(),
             ("Stop", "Ctrl-C; data is kept"),
         ]
         self.say(
             "\nFencepost\n" + "\n".join(f"  {name:9}{text}".rstrip() for name, text in lines) + "\n"
         )
+
+    def _command_hint(self) -> list[tuple[str, str]]:
+        """Other commands look for the usual folder unless they are told."""
+        if settings.PRODUCTION or self.data == settings.DATA_DIR:
+            return []
+        return [("Commands", f"FENCEPOST_DATA_DIR={self.data} python manage.py …")]
 
     # --- Watch -----------------------------------------------------------------------------------
 

@@ -73,6 +73,21 @@ def test_data_of_another_major_version_is_refused(postgres: EmbeddedPostgres) ->
         postgres.start()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run what another user made")
+def test_root_goes_on_with_data_that_a_user_made(postgres: EmbeddedPostgres) -> None:
+    postgres.start()
+    query(postgres, "create table kept as select 1 as id")
+    postgres.stop()
+    for path in (postgres.data, *postgres.data.rglob("*")):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    again = EmbeddedPostgres(postgres.base, durable=False)
+    try:
+        again.start()
+        assert query(again, "select id from kept") == [(1,)]
+    finally:
+        again.stop()
+
+
 def test_a_set_up_that_was_killed_half_way_starts_anew(postgres: EmbeddedPostgres) -> None:
     half = postgres.base / "data.new"
     half.mkdir(parents=True)
