@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -167,7 +168,11 @@ def test_what_dies_is_started_again(up: Up) -> None:
 def test_a_killed_run_leaves_nothing_behind_and_the_next_has_its_data(
     another: Callable[..., Up],
 ) -> None:
-    run = another().start()
+    run = another()
+    run.arguments = ("--agents", "2")  # with the demo, the most there is to leave behind
+    run.start()
+    assert re.search(r"Sign in  demo / \S{12,}\n", run.output)
+    wait_until(lambda: 'lifecycle="READY"} 2.0' in run.get("/metrics")[1], "demo agents", 60)
     database = RunFile(run.data).read()["database_url"].removeprefix("postgres://fencepost@/")
     address = f"host={database.removesuffix('/fencepost')} user=fencepost dbname=fencepost"
     with psycopg.connect(address, autocommit=True) as connection:
@@ -179,11 +184,12 @@ def test_a_killed_run_leaves_nothing_behind_and_the_next_has_its_data(
     assert run.left_over() == []
 
     run.start()
+    assert "Sign in  demo / (the password was shown at the first start)" in run.output
     with psycopg.connect(address) as connection:
         assert connection.execute("select id from kept").fetchone() == (7,)
     family = run.children()
     assert run.end(signal.SIGINT) == 0
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=10)
     assert alive == []
     assert run.left_over() == []
     assert not RunFile(run.data).path.exists()
