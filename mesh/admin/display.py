@@ -1,0 +1,291 @@
+"""How facts look on the screens: states as badges, times as ages, JSON folded.
+
+A state is told by its word and an icon, never by colour alone. Ages are told against the database
+clock, read once per request; the absolute time stands in the title.
+"""
+
+import json
+from collections.abc import Iterable
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.urls import reverse
+from django.utils.html import conditional_escape, format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+
+from .. import clock
+
+ABSENT: Final = mark_safe('<span class="fp-absent">–</span>')
+_MAX_JSON: Final = 100_000
+_now: ContextVar[datetime | None] = ContextVar("console_now", default=None)
+
+
+class Look(NamedTuple):
+    """Tone (a colour of the style sheet) and icon of a state."""
+
+    tone: str
+    icon: str
+
+
+_LOOKS: Final = {
+    # workers
+    "REGISTERED": Look("info", "fiber_new"),
+    "READY": Look("good", "check_circle"),
+    "BUSY": Look("active", "bolt"),
+    "DRAINING": Look("warn", "hourglass_bottom"),
+    "OFFLINE": Look("bad", "cloud_off"),
+    "RECOVERING": Look("info", "healing"),
+    "REMOVED": Look("calm", "archive"),
+    "HEALTHY": Look("good", "favorite"),
+    "DEGRADED": Look("warn", "warning"),
+    "UNHEALTHY": Look("bad", "error"),
+    "UNKNOWN": Look("calm", "help"),
+    # work and attempts
+    "CREATED": Look("calm", "fiber_new"),
+    "QUEUED": Look("info", "schedule"),
+    "CLAIMED": Look("info", "front_hand"),
+    "RUNNING": Look("active", "play_circle"),
+    "CHECKPOINTED": Look("active", "flag"),
+    "HELD": Look("warn", "back_hand"),
+    "CANCELLATION_REQUESTED": Look("warn", "pending"),
+    "SUCCEEDED": Look("good", "check_circle"),
+    "FAILED": Look("bad", "cancel"),
+    "CANCELLED": Look("calm", "block"),
+    "TIMED_OUT": Look("bad", "timer_off"),
+    "DEAD_LETTER": Look("bad", "report"),
+    "WORKER_LOST": Look("bad", "link_off"),
+    "RELEASED": Look("calm", "undo"),
+    # rights
+    "ACTIVE": Look("good", "verified_user"),
+    "REVOKED": Look("bad", "gpp_bad"),
+    "EXPIRED": Look("calm", "event_busy"),
+    "SUPERSEDED": Look("calm", "swap_horiz"),
+    # sweeps and incidents
+    "ON TIME": Look("good", "check_circle"),
+    "LATE": Look("bad", "alarm"),
+    "NEVER RAN": Look("warn", "alarm_off"),
+    "OPEN": Look("bad", "emergency_home"),
+    "CLOSED": Look("calm", "task_alt"),
+    # people
+    "viewer": Look("calm", "visibility"),
+    "operator": Look("info", "build"),
+    "admin": Look("active", "shield_person"),
+}
+
+
+def forget_now() -> None:
+    """Called at the start of each request, so that its ages are told against one fresh time."""
+    _now.set(None)
+
+
+def now() -> datetime:
+    """The database's time as of this request."""
+    at = _now.get()
+    if at is None:
+        at = clock.now()
+        _now.set(at)
+    return at
+
+
+def badge(state: str, text: str = "") -> SafeString:
+    """A state as a word with an icon on its tone."""
+    look = _LOOKS.get(state, Look("calm", "circle"))
+    return format_html(
+        '<span class="fp-badge is-{}"><span class="fp-icon" aria-hidden="true">{}</span>{}</span>',
+        look.tone,
+        look.icon,
+        text or state.replace("_", " "),
+    )
+
+
+def span(length: timedelta) -> str:
+    """A length of time in its two largest units at most: `42 s`, `3 min`, `5 h 10 min`, `12 d`."""
+    seconds = int(abs(length).total_seconds())
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
+    if minutes < 60:
+        return f"{minutes} min"
+    if hours < 24:
+        rest = minutes % 60
+        return f"{hours} h {rest} min" if rest and hours < 10 else f"{hours} h"
+    rest = hours % 24
+    return f"{days} d {rest} h" if rest and days < 3 else f"{days} d"
+
+
+def milliseconds(value: int | None) -> str:
+    """A duration that is stored in milliseconds, for people."""
+    if value is None:
+        return "–"
+    return f"{value} ms" if value < 1000 else span(timedelta(milliseconds=value))
+
+
+def absolute(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def age(at: datetime | None, *, absent: str = "") -> SafeString:
+    """`3 min ago` or `in 3 min`, with the absolute time in the title."""
+    if at is None:
+        return format_html('<span class="fp-absent">{}</span>', absent or "–")
+    distance = now() - at
+    words = f"in {span(distance)}" if distance < timedelta(0) else f"{span(distance)} ago"
+    return _time(at, words)
+
+
+def countdown(at: datetime) -> SafeString:
+    """What is left until `at`; once it is over, for how long."""
+    left = at - now()
+    words = f"{span(left)} left" if left > timedelta(0) else f"over for {span(left)}"
+    return _time(at, words, " fp-over" if left <= timedelta(0) else "")
+
+
+def _time(at: datetime, words: str, extra: str = "") -> SafeString:
+    return format_html(
+        '<time class="fp-time{}" datetime="{}" title="{}">{}</time>',
+        extra,
+        at.isoformat(),
+        absolute(at),
+        words,
+    )
+
+
+def two_lines(first: object, second: object) -> SafeString:
+    """A cell with a main line and a quieter one below."""
+    return format_html(
+        '<span class="fp-two"><span>{}</span><span class="fp-sub">{}</span></span>', first, second
+    )
+
+
+def mono(text: str) -> SafeString:
+    return format_html('<code class="fp-mono">{}</code>', text)
+
+
+def copyable(text: str) -> SafeString:
+    """An id with a button that copies it (the button appears with JavaScript only)."""
+    return format_html('<code class="fp-mono" data-copy>{}</code>', text)
+
+
+def link(url: str, text: object) -> SafeString:
+    return format_html('<a class="fp-link" href="{}">{}</a>', url, text)
+
+
+def page_of(row: Any, text: object = "") -> SafeString:
+    """A link to the page of a row."""
+    name = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
+    return link(reverse(name, args=[row.pk]), text or str(row))
+
+
+def list_of(model: Any, text: object, **filters: object) -> SafeString:
+    """A link to a list, filtered."""
+    return link(list_url(model, **filters), text)
+
+
+def list_url(model: Any, **filters: object) -> str:
+    name = f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"
+    return reverse(name, query={key: str(value) for key, value in filters.items()} or None)
+
+
+def chips(words: Iterable[object], *, tone: str = "calm", empty: str = "none") -> SafeString:
+    """Short words side by side."""
+    listed = [(tone, word) for word in words]
+    if not listed:
+        return format_html('<span class="fp-absent">{}</span>', empty)
+    return format_html(
+        '<span class="fp-chips">{}</span>',
+        format_html_join("", '<span class="fp-chip is-{}">{}</span>', listed),
+    )
+
+
+def pairs(mapping: dict[str, Any], *, empty: str = "none") -> SafeString:
+    """A mapping as `key = value` chips."""
+    return chips((f"{key} = {value}" for key, value in mapping.items()), empty=empty)
+
+
+def bar(used: int, total: int) -> SafeString:
+    """Capacity: `3 / 8` with a bar."""
+    share = 100 if total <= 0 else min(round(100 * used / total), 100)
+    return format_html(
+        '<span class="fp-bar"><span class="fp-bar-track" aria-hidden="true">'
+        '<span class="fp-bar-fill{}" style="width:{}%"></span></span>'
+        "<span>{} / {}</span></span>",
+        " is-full" if used >= total else "",
+        share,
+        used,
+        total,
+    )
+
+
+def folded(value: Any, *, title: str, empty: str = "none", is_open: bool = False) -> SafeString:
+    """A JSON value, folded; a very long one is cut, and says so."""
+    if value is None or value in ({}, []):
+        return format_html(
+            '<p class="fp-fold-none"><b>{}</b> <span class="fp-absent">{}</span></p>', title, empty
+        )
+    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False)
+    note = ""
+    if len(text) > _MAX_JSON:
+        note = f" – the first {_MAX_JSON:,} of {len(text):,} characters; the API has all"
+        text = text[:_MAX_JSON]
+    return _fold(title, f"{_summary(value)}{note}", text, is_open=is_open)
+
+
+def folded_text(text: str, *, title: str) -> SafeString:
+    """Plain text (logs), folded; a very long one is cut, and says so."""
+    if not text:
+        return format_html(
+            '<p class="fp-fold-none"><b>{}</b> <span class="fp-absent">none</span></p>', title
+        )
+    note = f"{len(text):,} characters"
+    if len(text) > _MAX_JSON:
+        note += f" – the last {_MAX_JSON:,} are shown; the API has all"
+        text = text[-_MAX_JSON:]
+    return _fold(title, note, text, is_open=False)
+
+
+def _fold(title: str, note: str, text: str, *, is_open: bool) -> SafeString:
+    return format_html(
+        '<details class="fp-fold"{}><summary><b>{}</b> <span class="fp-sub">{}</span></summary>'
+        '<pre tabindex="0">{}</pre></details>',
+        mark_safe(" open") if is_open else "",
+        title,
+        note,
+        text,
+    )
+
+
+def _summary(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{len(value)} {'key' if len(value) == 1 else 'keys'}"
+    if isinstance(value, list):
+        return f"{len(value)} {'item' if len(value) == 1 else 'items'}"
+    return "one value"
+
+
+def compact(value: Any, limit: int = 160) -> SafeString:
+    """Evidence of an event on one line."""
+    if not value:
+        return ABSENT
+    parts = [
+        f"{key}: {_brief(each)}" for key, each in value.items() if each not in (None, "", [], {})
+    ]
+    text = " · ".join(parts)
+    if not text:
+        return ABSENT
+    if len(text) <= limit:
+        return conditional_escape(text)
+    return format_html('<span title="{}">{}…</span>', text[:2000], text[:limit])
+
+
+def _brief(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def external(uri: str) -> SafeString:
+    """An artifact's address: a link only for http(s), and one that tells the target nothing."""
+    if uri.lower().startswith(("http://", "https://")):
+        return format_html(
+            '<a class="fp-link" href="{}" rel="noopener noreferrer nofollow">{}</a>', uri, uri
+        )
+    return mono(uri)

@@ -1,0 +1,165 @@
+"""Forms that make something: a grant, an API token, a member. They check shape; the rest is asked
+of the domain functions, whose refusals appear on the form."""
+
+from typing import Any, Final
+
+from django import forms
+from django.http import HttpRequest
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminPasswordInput,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from ..models import Application, Role, Tenant
+from . import access
+
+_HOUR: Final = 3600
+LENGTHS: Final = [
+    (_HOUR, "1 hour"),
+    (24 * _HOUR, "1 day"),
+    (7 * 24 * _HOUR, "7 days"),
+    (30 * 24 * _HOUR, "30 days"),
+    (90 * 24 * _HOUR, "90 days"),
+    (365 * 24 * _HOUR, "1 year"),
+]
+
+
+class TenantChoice(forms.ModelChoiceField):
+    """The tenants in which the person is an admin."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            queryset=Tenant.objects.none(),
+            empty_label=None,
+            widget=UnfoldAdminSelectWidget(),
+            **kwargs,
+        )
+
+
+class ApplicationChoice(forms.ModelChoiceField):
+    def label_from_instance(self, obj: Application) -> str:
+        return f"{obj.tenant.name} / {obj.name}"
+
+
+def _lines(text: str) -> list[str]:
+    return list(dict.fromkeys(each.strip() for each in text.splitlines() if each.strip()))
+
+
+class GrantForm(forms.Form):
+    """Who may do what in which application, and for how long."""
+
+    application = ApplicationChoice(
+        queryset=Application.objects.none(), empty_label=None, widget=UnfoldAdminSelectWidget()
+    )
+    subject = forms.CharField(
+        max_length=255,
+        initial="service:registrar",
+        help_text="Who holds it: kind:id, for example service:registrar.",
+        widget=UnfoldAdminTextInputWidget(),
+    )
+    capabilities = forms.CharField(
+        max_length=20_000,
+        initial="worker:register\nworker:capability:",
+        help_text=(
+            "One per line. worker:register lets it register workers; "
+            "worker:capability:<name> is a capability such a worker may hold."
+        ),
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 5, "spellcheck": "false"}),
+    )
+    worker_names = forms.CharField(
+        required=False,
+        max_length=20_000,
+        label="Only for these worker names",
+        help_text=(
+            "One per line; a name may end in *. Without names the holder may register any worker."
+        ),
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, "spellcheck": "false"}),
+    )
+    expires_in_s = forms.TypedChoiceField(
+        choices=LENGTHS,
+        coerce=int,
+        initial=30 * 24 * _HOUR,
+        label="Lasts",
+        widget=UnfoldAdminSelectWidget(),
+    )
+    revision = forms.IntegerField(
+        min_value=1,
+        max_value=2**63 - 1,
+        initial=1,
+        help_text="Raise it to renew: a worker never goes back to a lower revision.",
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+
+    def __init__(self, request: HttpRequest, data: Any = None) -> None:
+        super().__init__(data)
+        tenants = access.tenants(request, Role.ADMIN)
+        field: Any = self.fields["application"]
+        field.queryset = Application.objects.filter(tenant__in=tenants).select_related("tenant")
+
+    def clean_capabilities(self) -> list[str]:
+        return _lines(self.cleaned_data["capabilities"])
+
+    def clean_worker_names(self) -> list[str]:
+        return _lines(self.cleaned_data["worker_names"])
+
+
+class TokenForm(forms.Form):
+    """A service's way in."""
+
+    tenant = TenantChoice()
+    name = forms.CharField(
+        max_length=200,
+        help_text="The service's name: the token speaks for service:<name>.",
+        widget=UnfoldAdminTextInputWidget(attrs={"autofocus": True}),
+    )
+    role = forms.ChoiceField(
+        choices=Role.choices,
+        initial=Role.OPERATOR,
+        help_text="Viewers read, operators also act on work and workers, admins also on rights.",
+        widget=UnfoldAdminSelectWidget(),
+    )
+    expires_in_s = forms.TypedChoiceField(
+        choices=[*LENGTHS, (0, "until it is revoked")],
+        coerce=int,
+        initial=90 * 24 * _HOUR,
+        label="Lasts",
+        widget=UnfoldAdminSelectWidget(),
+    )
+
+    def __init__(self, request: HttpRequest, data: Any = None) -> None:
+        super().__init__(data)
+        _offer_tenants(self, request)
+
+
+class MemberForm(forms.Form):
+    """A new person who may sign in."""
+
+    tenant = TenantChoice()
+    name = forms.CharField(
+        max_length=150,
+        label="User name",
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off", "autofocus": True}),
+    )
+    role = forms.ChoiceField(
+        choices=Role.choices, initial=Role.VIEWER, widget=UnfoldAdminSelectWidget()
+    )
+    password = forms.CharField(
+        max_length=200,
+        strip=False,
+        label="First password",
+        help_text="Hand it over safely; the person changes it after signing in.",
+        widget=UnfoldAdminPasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+
+    def __init__(self, request: HttpRequest, data: Any = None) -> None:
+        super().__init__(data)
+        _offer_tenants(self, request)
+
+
+def _offer_tenants(form: forms.Form, request: HttpRequest) -> None:
+    keys = [each.pk for each in access.tenants(request, Role.ADMIN)]
+    field: Any = form.fields["tenant"]
+    field.queryset = Tenant.objects.filter(pk__in=keys)

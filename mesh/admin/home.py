@@ -1,0 +1,251 @@
+"""The home page's question: is anything wrong? Every number is one cheap, capped query."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+
+from ..models import (
+    Attempt,
+    Grant,
+    Incident,
+    Lifecycle,
+    Role,
+    State,
+    SweepRun,
+    Worker,
+    Workload,
+)
+from . import access, sweeps
+from .attempts import overdue, stuck
+from .display import list_url, now
+from .paging import capped_count, capped_text
+
+_DAY: Final = timedelta(days=1)
+_SHOWN: Final = 5
+_OPEN_STATES: Final = (
+    State.READY,
+    State.CLAIMED,
+    State.RUNNING,
+    State.CHECKPOINTED,
+    State.CANCELLATION_REQUESTED,
+    State.DEAD_LETTER,
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number that leads to its rows."""
+
+    state: str
+    label: str
+    number: str
+    url: str
+    is_zero: bool
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something that a person should look at, and where."""
+
+    tone: str
+    icon: str
+    title: str
+    text: str
+    url: str
+
+
+@dataclass
+class Overview:
+    """All that the home page shows, as of `at`."""
+
+    at: datetime
+    is_member: bool
+    may_issue: bool
+    alarms: list[Alarm]
+    workers: list[Tile]
+    work: list[Tile]
+    stuck: list[Attempt]
+    dead: list[Workload]
+    sweeps: list[tuple[SweepRun, str, str]]
+    oldest_ready: Workload | None
+
+    @property
+    def has_workers(self) -> bool:
+        return any(not each.is_zero for each in self.workers)
+
+
+def overview(request: HttpRequest) -> Overview:
+    """What the person's tenants are up to."""
+    mine = access.tenant_ids(request)
+    work = Workload.objects.filter(tenant_id__in=mine)
+    attempts = Attempt.objects.filter(worker__tenant_id__in=mine)
+    dead = _dead(work)
+    stuck_ones = stuck(attempts)
+    runs = list(SweepRun.objects.all()[:20])
+    return Overview(
+        at=now(),
+        is_member=bool(mine),
+        may_issue=access.can(request, Role.ADMIN),
+        alarms=_alarms(mine, attempts, stuck_ones, dead, runs) if mine else [],
+        workers=_workers(mine),
+        work=_work(work),
+        stuck=list(_shown(stuck_ones.order_by("progress"))),
+        dead=list(dead.order_by("-created_at", "-id").defer("input", "policy")[:_SHOWN]),
+        sweeps=[(each, sweeps.status(each), sweeps.does(each.name)) for each in runs],
+        oldest_ready=work.filter(state=State.READY, claimable=True)
+        .only("id", "workload_id", "definition_id", "ready_at")
+        .order_by("created_at", "id")
+        .first(),
+    )
+
+
+def _workers(mine: list[int]) -> list[Tile]:
+    found = Worker.objects.filter(tenant_id__in=mine, removed_at__isnull=True)
+    counted = dict(
+        found.order_by().values_list("lifecycle").annotate(n=Count("pk")).values_list("lifecycle", "n")
+    )
+    return [
+        _tile(each.value, each.label, counted.get(each.value, 0), Worker, lifecycle=each.value)
+        for each in (
+            Lifecycle.READY,
+            Lifecycle.BUSY,
+            Lifecycle.DRAINING,
+            Lifecycle.OFFLINE,
+            Lifecycle.RECOVERING,
+            Lifecycle.REGISTERED,
+        )
+    ]
+
+
+def _work(work: QuerySet[Workload]) -> list[Tile]:
+    return [
+        _tile(
+            "QUEUED" if each == State.READY else each.value,
+            "Cancelling" if each == State.CANCELLATION_REQUESTED else each.label,
+            capped_count(work.filter(state=each)),
+            Workload,
+            state=each.value,
+        )
+        for each in _OPEN_STATES
+    ]
+
+
+def _tile(state: str, label: str, count: int, model: Any, **filters: str) -> Tile:
+    return Tile(state, label, capped_text(count), list_url(model, **filters), count == 0)
+
+
+def _dead(work: QuerySet[Workload]) -> QuerySet[Workload]:
+    return work.filter(state=State.DEAD_LETTER, ended_at__gte=now() - _DAY)
+
+
+def _shown(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
+    return attempts.select_related("worker", "workload").defer("workload__input")[:_SHOWN]
+
+
+def _alarms(
+    mine: list[int],
+    attempts: QuerySet[Attempt],
+    stuck_ones: QuerySet[Attempt],
+    dead: QuerySet[Workload],
+    runs: list[SweepRun],
+) -> list[Alarm]:
+    alarms = _sweep_alarms(runs)
+    for incident in Incident.objects.filter(tenant_id__in=mine, closed_at__isnull=True)[:_SHOWN]:
+        alarms.append(_incident_alarm(incident))
+    counted = [
+        (
+            capped_count(stuck_ones),
+            Alarm(
+                "warn",
+                "hourglass_disabled",
+                "attempts without progress for 10 min",
+                "They renew their lease but neither start, checkpoint nor finish.",
+                list_url(Attempt, focus="stuck"),
+            ),
+        ),
+        (
+            capped_count(overdue(attempts)),
+            Alarm(
+                "warn",
+                "timer_off",
+                "leases are over",
+                "The next sweep gives their work back; many for long means the sweeps stand still.",
+                list_url(Attempt, focus="overdue"),
+            ),
+        ),
+        (
+            capped_count(dead),
+            Alarm(
+                "bad",
+                "report",
+                "dead letters in 24 h",
+                "Work that was given up. Look at the failure, then retry or cancel it.",
+                list_url(Workload, state="DEAD_LETTER"),
+            ),
+        ),
+        (
+            _grants_ending(mine),
+            Alarm(
+                "warn",
+                "event_busy",
+                "grants in use end within 24 h",
+                "Workers under an ended grant get no new work. Issue one with a higher revision.",
+                list_url(Grant, status="ACTIVE"),
+            ),
+        ),
+    ]
+    return alarms + [
+        Alarm(each.tone, each.icon, f"{capped_text(count)} {each.title}", each.text, each.url)
+        for count, each in counted
+        if count
+    ]
+
+
+def _sweep_alarms(runs: list[SweepRun]) -> list[Alarm]:
+    if not runs:
+        return [
+            Alarm(
+                "warn",
+                "alarm_off",
+                "No sweep has ever run",
+                "Lost work is not recovered and nothing times out. Start the scheduler.",
+                list_url(SweepRun),
+            )
+        ]
+    late = [each.name for each in runs if sweeps.status(each) != "ON TIME"]
+    if not late:
+        return []
+    return [
+        Alarm(
+            "bad",
+            "alarm",
+            f"{len(late)} of {len(runs)} sweeps are late",
+            f"{', '.join(late)}. Look at the scheduler and its worker.",
+            list_url(SweepRun),
+        )
+    ]
+
+
+def _incident_alarm(incident: Incident) -> Alarm:
+    return Alarm(
+        "bad",
+        "emergency_home",
+        f"Brake incident {incident.pk} is open",
+        "Too many workers of one application fell silent at once.",
+        list_url(Incident, open="open"),
+    )
+
+
+def _grants_ending(mine: list[int]) -> int:
+    ending = Grant.objects.filter(
+        tenant_id__in=mine,
+        status="ACTIVE",
+        expires_at__gt=now(),
+        expires_at__lte=now() + _DAY,
+        workers__removed_at__isnull=True,
+        workers__isnull=False,
+    )
+    return capped_count(ending.values("pk").distinct())

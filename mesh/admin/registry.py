@@ -1,0 +1,57 @@
+"""Which models stand in the console. What other apps registered is taken out again."""
+
+from django.contrib import admin
+
+from ..models import (
+    ApiToken,
+    Application,
+    Attempt,
+    AuditEntry,
+    Grant,
+    Incident,
+    Membership,
+    Requirement,
+    SweepRun,
+    Tenant,
+    Worker,
+    WorkerEvent,
+    Workload,
+    WorkloadEvent,
+)
+from .attempts import AttemptAdmin
+from .base import ConsoleAdmin
+from .grants import GrantAdmin
+from .history import AuditAdmin, WorkerEventAdmin, WorkloadEventAdmin
+from .members import ApplicationAdmin, MembershipAdmin, TenantAdmin
+from .requirements import RequirementAdmin
+from .sweeps import IncidentAdmin, SweepAdmin
+from .tokens import TokenAdmin
+from .workers import WorkerAdmin
+from .workloads import WorkloadAdmin
+
+
+def register() -> None:
+    """Put the console's models on the site, and take off every other.
+
+    People are shown as members of tenants; the plain user and group lists know no tenants.
+    """
+    for model in list(admin.site._registry):
+        admin.site.unregister(model)
+    pages: dict[type, type[ConsoleAdmin]] = {
+        Worker: WorkerAdmin,
+        Workload: WorkloadAdmin,
+        Attempt: AttemptAdmin,
+        Requirement: RequirementAdmin,
+        Grant: GrantAdmin,
+        ApiToken: TokenAdmin,
+        Membership: MembershipAdmin,
+        Tenant: TenantAdmin,
+        Application: ApplicationAdmin,
+        WorkloadEvent: WorkloadEventAdmin,
+        WorkerEvent: WorkerEventAdmin,
+        AuditEntry: AuditAdmin,
+        SweepRun: SweepAdmin,
+        Incident: IncidentAdmin,
+    }
+    for model, page in pages.items():
+        admin.site.register(model, page)

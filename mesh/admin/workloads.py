@@ -1,0 +1,318 @@
+"""Workloads: the work as a list, and one workload with all that happened to it."""
+
+from typing import Any, Final
+
+from django.contrib.admin import display as column
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from .. import workloads
+from ..models import (
+    CLAIMED_STATES,
+    WORKLOAD_MOVES,
+    Application,
+    Attempt,
+    Checkpoint,
+    Result,
+    State,
+    Workload,
+    WorkloadEvent,
+)
+from ..tenancy import Caller
+from . import access, display, filters
+from .acts import Act, RetryForm
+from .base import ConsoleAdmin, Fact, Facts, Page, Table
+from .display import ABSENT, age, badge, page_of, two_lines
+from .history import event_rows
+from .search import term_of
+from .sentences import about_workload, concern_of_workload
+
+_ATTEMPTS: Final = 30
+_EVENTS: Final = 50
+_AT_REST: Final = [
+    State.READY,
+    State.CLAIMED,
+    State.RUNNING,
+    State.CHECKPOINTED,
+    State.CANCELLATION_REQUESTED,
+    State.SUCCEEDED,
+    State.CANCELLED,
+    State.DEAD_LETTER,
+]
+
+
+def _why_not_cancel(workload: Workload) -> str:
+    if workload.state == State.CANCELLATION_REQUESTED:
+        return "Its cancel was requested already."
+    to = WORKLOAD_MOVES[workload.state]
+    is_legal = bool({State.CANCELLED, State.CANCELLATION_REQUESTED} & to)
+    return "" if is_legal else f"Work that is {workload.state} cannot be cancelled."
+
+
+def _why_not_retry(workload: Workload) -> str:
+    return "" if workload.state == State.DEAD_LETTER else "Only a dead letter can be retried."
+
+
+def _cancel(caller: Caller, workload: Workload, data: dict[str, Any]) -> object:
+    return workloads.cancel(
+        caller=caller, workload_id=workload.workload_id, reason=data["reason"]
+    )
+
+
+def _retry(caller: Caller, workload: Workload, data: dict[str, Any]) -> object:
+    return workloads.retry(
+        caller=caller,
+        workload_id=workload.workload_id,
+        extra_attempts=data["extra_attempts"],
+        reason=data["reason"],
+    )
+
+
+ACTS: Final = (
+    Act(
+        "cancel",
+        "Cancel",
+        "block",
+        "Work that nobody holds ends at once. Otherwise its worker is told to stop and confirms.",
+        _cancel,
+        _why_not_cancel,
+        is_dangerous=True,
+    ),
+    Act(
+        "retry",
+        "Retry",
+        "replay",
+        "The dead letter goes back to the queue at once, with extra attempts.",
+        _retry,
+        _why_not_retry,
+        form=RetryForm,
+    ),
+)
+
+
+class WorkloadAdmin(ConsoleAdmin):
+    related = ("tenant", "application")
+    deferred = ("input", "policy", "timeouts", "capability_snapshot", "connection_scopes")
+    public_id_field = "workload_id"
+    acts = ACTS
+    ordering = ("-created_at", "-id")
+    about = "Durable pieces of work, newest first."
+    empty_title = "No work here"
+    empty_text = "Work is submitted through the API: POST /api/v1/workloads."
+    list_display = (
+        "show_id",
+        "show_state",
+        "show_attempts",
+        "show_priority",
+        "show_created",
+        "show_application",
+        "show_tenant",
+        "show_concern",
+    )
+    list_filter = (
+        filters.choice("state", "state", [(each.value, each.label) for each in _AT_REST]),
+        filters.application(),
+        filters.window("created_at", "created"),
+    )
+    search_fields = ("workload_id", "idempotency_key")
+    search_help_text = "Id from its beginning, or the whole key"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Workload], search_term: str
+    ) -> tuple[QuerySet[Workload], bool]:
+        term = term_of(search_term)
+        if not term:
+            return queryset, False
+        # Each side of the OR has an index of its own.
+        mine = Application.objects.filter(tenant_id__in=access.tenant_ids(request))
+        by_key = Q(application__in=list(mine.values_list("pk", flat=True)), idempotency_key=term)
+        return queryset.filter(Q(workload_id__startswith=term) | by_key), False
+
+    @column(description="Workload")
+    def show_id(self, workload: Workload) -> str:
+        return two_lines(workload.definition_id, workload.workload_id)
+
+    @column(description="State")
+    def show_state(self, workload: Workload) -> str:
+        return badge(*_look(workload))
+
+    @column(description="Attempts")
+    def show_attempts(self, workload: Workload) -> str:
+        return f"{workload.started_attempts} of {_budget(workload)}"
+
+    @column(description="Priority")
+    def show_priority(self, workload: Workload) -> str:
+        return str(workload.priority)
+
+    @column(description="Created")
+    def show_created(self, workload: Workload) -> str:
+        return age(workload.created_at)
+
+    @column(description="Application")
+    def show_application(self, workload: Workload) -> str:
+        return two_lines(workload.application.name, workload.environment)
+
+    @column(description="Tenant")
+    def show_tenant(self, workload: Workload) -> str:
+        return workload.tenant.name
+
+    @column(description="What is off")
+    def show_concern(self, workload: Workload) -> str:
+        text = concern_of_workload(workload)
+        return format_html('<span class="fp-clip" title="{0}">{0}</span>', text) if text else ABSENT
+
+    def page(self, request: HttpRequest, row: Workload) -> Page:
+        """One workload: what is going on, its attempts, what went in and what came out."""
+        attempts = list(
+            Attempt.objects.filter(workload=row)
+            .select_related("worker")
+            .order_by("-number")[: _ATTEMPTS + 1]
+        )
+        live = next((each for each in attempts if each.is_live), None)
+        result = Result.objects.filter(workload=row).first()
+        return Page(
+            title=row.definition_id,
+            public_id=row.workload_id,
+            badges=[badge(*_look(row))],
+            sentence=about_workload(row, live),
+            main=[
+                _timeline(attempts),
+                *_results(result),
+                display.folded(row.input, title="Input"),
+                _checkpoints(row),
+                event_rows(WorkloadEvent.objects.filter(workload=row), limit=_EVENTS),
+            ],
+            side=[_identity(row), _budget_facts(row), _times(row)],
+        )
+
+
+def _look(workload: Workload) -> tuple[str, str]:
+    return ("QUEUED" if workload.state == State.READY else workload.state), workload.state.replace(
+        "_", " "
+    )
+
+
+def _budget(workload: Workload) -> int:
+    budget: int = workload.retry_policy.get("max_attempts", 0) + workload.extra_attempts
+    return budget
+
+
+def _timeline(attempts: list[Attempt]) -> Table:
+    return Table(
+        "Attempts",
+        ["No.", "Worker", "Status", "Token", "Claimed", "Started", "Ended", "Failure"],
+        [
+            [
+                page_of(each, each.number),
+                page_of(each.worker, each.worker.name),
+                badge(each.status),
+                each.fencing_token,
+                age(each.claimed_at),
+                age(each.started_at, absent="not started"),
+                age(each.ended_at) if each.ended_at else display.countdown(each.expires_at),
+                display.compact(each.failure),
+            ]
+            for each in attempts[:_ATTEMPTS]
+        ],
+        "No worker has claimed it yet.",
+        note=f"The newest {_ATTEMPTS} of more." if len(attempts) > _ATTEMPTS else "",
+    )
+
+
+def _results(result: Result | None) -> list[Any]:
+    if result is None:
+        return []
+    facts = Facts(
+        "Result",
+        [
+            Fact("Result id", display.copyable(result.result_id)),
+            Fact("Recorded", age(result.created_at)),
+            Fact(
+                "Artifacts",
+                format_html("<br>".join(["{}"] * len(result.artifacts)), *map(display.external, result.artifacts))
+                if result.artifacts
+                else ABSENT,
+                is_wide=True,
+            ),
+        ],
+    )
+    return [
+        facts,
+        display.folded(result.output, title="Output"),
+        display.folded_text(result.logs, title="Logs"),
+    ]
+
+
+def _checkpoints(row: Workload) -> Table:
+    kept = Checkpoint.objects.filter(workload=row).select_related("attempt").order_by("-sequence")
+    return Table(
+        "Checkpoints",
+        ["No.", "Attempt", "Written", "State"],
+        [
+            [
+                each.sequence,
+                each.attempt.number,
+                age(each.created_at),
+                display.folded(each.state, title="State"),
+            ]
+            for each in kept[:10]
+        ],
+        "None was written.",
+    )
+
+
+def _identity(row: Workload) -> Facts:
+    return Facts(
+        "About",
+        [
+            Fact("Tenant", row.tenant.name),
+            Fact("Application", row.application.name),
+            Fact("Environment", row.environment),
+            Fact("Revision", row.definition_revision),
+            Fact("Trigger", row.trigger),
+            Fact("Requested by", row.requested_by),
+            Fact("Key", display.copyable(row.idempotency_key), is_wide=True),
+            Fact("Grant", page_of(row.grant, row.grant.grant_id) if row.grant else ABSENT),
+            Fact("Session", row.session_id or ABSENT),
+            Fact("Needs", display.chips(row.capability_snapshot, empty="nothing"), is_wide=True),
+            Fact("Policy", display.pairs(row.policy), is_wide=True),
+            Fact("Requirement", page_of(row.requirement, f"no. {row.requirement_id}")),
+        ],
+    )
+
+
+def _budget_facts(row: Workload) -> Facts:
+    policy = row.retry_policy
+    timeouts = {
+        key.removesuffix("_ms"): display.milliseconds(value)
+        for key, value in row.timeouts.items()
+        if value is not None
+    }
+    return Facts(
+        "Budget",
+        [
+            Fact("Started attempts", f"{row.started_attempts} of {_budget(row)}"),
+            Fact("Claims so far", row.attempt_count),
+            Fact("Losses before start", f"{row.unstarted_losses} in a row"),
+            Fact("Priority", row.priority),
+            Fact("Backoff", policy.get("backoff", ABSENT)),
+            Fact("Retried on", display.chips(policy.get("retry_on", [])), is_wide=True),
+            Fact("Timeouts", display.pairs(timeouts), is_wide=True),
+            Fact("Fencing token", row.fencing_token),
+        ],
+    )
+
+
+def _times(row: Workload) -> Facts:
+    facts = [
+        Fact("Created", age(row.created_at)),
+        Fact("Not before", age(row.not_before)),
+        Fact("Changed", age(row.updated_at)),
+        Fact("Deadline", age(row.deadline_at)),
+        Fact("Cancel asked", age(row.cancel_requested_at)),
+        Fact("Ended", age(row.ended_at)),
+    ]
+    if row.state not in CLAIMED_STATES:
+        facts.insert(1, Fact("Available", age(row.available_at)))
+    return Facts("Times", facts)
