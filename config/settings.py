@@ -15,6 +15,7 @@ import environ
 from config import logs
 from config.runfile import RunFile
 from mesh.api import settings as api
+from mesh.admin.theme import UNFOLD as UNFOLD
 
 
 def refuse(problem: str) -> NoReturn:
@@ -65,10 +66,8 @@ DEBUG = env.bool("DEBUG", default=False)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 
 INSTALLED_APPS = [
-    "unfold",
-    "unfold.contrib.filters",
-    "unfold.contrib.forms",
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",
+    "mesh.admin.apps.ConsoleConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -162,14 +161,6 @@ DATABASES["default"]["OPTIONS"]["options"] = (
 
 REST_FRAMEWORK = api.REST_FRAMEWORK
 SPECTACULAR_SETTINGS = api.SPECTACULAR
-
-# --- Admin: the look here, its navigation and dashboard beside the admin's code ------------------
-
-UNFOLD: dict[str, object] = {
-    "SITE_TITLE": "Fencepost",
-    "SITE_HEADER": "Fencepost",
-    "SITE_SYMBOL": "fence",
-}
 
 # --- Sweeps --------------------------------------------------------------------------------------
 

@@ -164,6 +164,26 @@ def create_user(*, name: str, tenant: Tenant, role: Role, password: str, actor: 
     return user
 
 
+def add_member(*, caller: Caller, name: str, role: Role, password: str) -> Membership:
+    """Make a new person with a role in the caller's tenant. Needs the role admin.
+
+    Refuses with REQUEST_INVALID a bad name, a weak password and the name of a person who exists
+    already: an admin of one tenant must not set the password of somebody in another.
+    """
+    caller.require(Role.ADMIN)
+    _require_name(name)
+    tenant = Tenant.objects.get(pk=caller.tenant_id)
+    try:
+        with transaction.atomic():
+            get_user_model().objects.create(username=name)
+            user = create_user(
+                name=name, tenant=tenant, role=role, password=password, actor=caller.subject
+            )
+    except IntegrityError as error:
+        raise DomainError("REQUEST_INVALID", f"A person named {name!r} exists already.") from error
+    return Membership.objects.get(user=user, tenant=tenant)
+
+
 def create_token(
     *, caller: Caller, name: str, role: Role, expires_in_s: int | None = None
 ) -> tuple[ApiToken, str]:

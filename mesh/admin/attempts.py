@@ -9,8 +9,9 @@ from django.http import HttpRequest
 
 from ..models import LIVE_ATTEMPT, Attempt, AttemptStatus
 from . import display, filters
-from .base import ConsoleAdmin, Fact, Facts, Page
+from .base import ConsoleAdmin
 from .display import ABSENT, age, badge, now, page_of, two_lines
+from .pages import Fact, Facts, Page
 from .search import term_of, uid_range
 from .sentences import STUCK_AFTER
 
@@ -20,9 +21,8 @@ _SHOWN: Final = [each.attname for each in Attempt._meta.concrete_fields]
 def stuck(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
     """Live attempts that made no progress for ten minutes."""
     progress = Coalesce("last_progress_at", "started_at", "claimed_at")
-    return attempts.filter(status__in=LIVE_ATTEMPT).annotate(progress=progress).filter(
-        progress__lte=now() - STUCK_AFTER
-    )
+    live = attempts.filter(status__in=LIVE_ATTEMPT).annotate(progress=progress)
+    return live.filter(progress__lte=now() - STUCK_AFTER).order_by("progress")
 
 
 def overdue(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:

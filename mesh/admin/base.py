@@ -4,69 +4,33 @@ Nothing is added, changed or deleted by forms that write rows: rows change by th
 alone. Lists and pages are bounded: counting stops at 10 000, pages hold 50 rows.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from unfold.admin import ModelAdmin
-from unfold.views import ChangeList
 
-from . import access, acts
-from .acts import Act
+from . import access
+from .acts import MAX_ROWS, Act, Report, keys, run
+from .pages import Page
 from .paging import CappedPaginator
 
+if TYPE_CHECKING:  # the theme comes without types; its classes are Django's with more templates
+    from django.contrib.admin import ModelAdmin as _ModelAdmin
+    from django.contrib.admin.views.main import ChangeList
+
+    ModelAdmin = _ModelAdmin[Any]
+else:
+    from unfold.admin import ModelAdmin
+    from unfold.views import ChangeList
+
 PER_PAGE: Final = 50
-
-
-@dataclass
-class Fact:
-    """A labelled value on a detail page."""
-
-    label: str
-    value: object
-    hint: str = ""
-    is_wide: bool = False
-
-
-@dataclass
-class Facts:
-    """A card of facts."""
-
-    title: str
-    facts: list[Fact]
-
-
-@dataclass
-class Table:
-    """A card with rows; `empty` says what it means that there are none."""
-
-    title: str
-    headers: list[str]
-    rows: list[list[object]]
-    empty: str
-    note: str = ""
-    anchor: str = ""
-
-
-@dataclass
-class Page:
-    """What a detail page shows. The main column is wide, the side column holds facts."""
-
-    title: str
-    public_id: str = ""
-    badges: list[object] = field(default_factory=list)
-    sentence: object = ""
-    notices: list[tuple[str, object]] = field(default_factory=list)
-    main: list[Facts | Table | object] = field(default_factory=list)
-    side: list[Facts] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -90,11 +54,11 @@ class Maker:
 class ConsoleList(ChangeList):
     """A list whose rows its page may narrow once more, after the filters."""
 
-    def get_queryset(
-        self, request: HttpRequest, exclude_parameters: list[str] | None = None
-    ) -> QuerySet[Any]:
-        rows = super().get_queryset(request, exclude_parameters)
-        return self.model_admin.get_list_queryset(request, rows)
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        page: Any = self.model_admin
+        rows: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        narrowed: QuerySet[Any] = page.get_list_queryset(request, rows)
+        return narrowed
 
 
 class ConsoleAdmin(ModelAdmin):
@@ -155,7 +119,7 @@ class ConsoleAdmin(ModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ConsoleList]:
         return ConsoleList
 
-    def get_ordering(self, request: HttpRequest) -> list[Any] | tuple[Any, ...]:
+    def get_ordering(self, request: HttpRequest) -> Any:
         return self.ordering or self.opts.ordering or ("-pk",)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
@@ -167,12 +131,12 @@ class ConsoleAdmin(ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         # Only the filters on the page: a free lookup could test columns that are not shown.
-        return lookup in {each.parameter_name for each in self.list_filter}
+        return lookup in {getattr(each, "parameter_name", None) for each in self.list_filter}
 
     def shows_tenant(self, request: HttpRequest) -> bool:
         return len(access.callers(request)) > 1
 
-    def get_list_display(self, request: HttpRequest) -> list[str]:
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
         hidden = () if self.shows_tenant(request) else ("show_tenant",)
         return [each for each in self.list_display if each not in hidden]
 
@@ -183,14 +147,16 @@ class ConsoleAdmin(ModelAdmin):
         per_page: int,
         orphans: int = 0,
         allow_empty_first_page: bool = True,
-    ) -> Paginator[Any]:
+    ) -> CappedPaginator:
         return CappedPaginator(queryset, per_page, orphans, allow_empty_first_page)
 
     # --- addresses --------------------------------------------------------------------------------
 
     def get_urls(self) -> list[URLPattern]:
         own = [
-            path("act/<slug:name>/", self.admin_site.admin_view(self.act_view), name=self.url("act"))
+            path(
+                "act/<slug:name>/", self.admin_site.admin_view(self.act_view), name=self.url("act")
+            )
         ]
         if self.maker:
             view = self.admin_site.admin_view(self.maker_view)
@@ -224,7 +190,9 @@ class ConsoleAdmin(ModelAdmin):
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Acts of the list, by name: choosing one shows its form, nothing is done yet."""
-        return {each.name: (_ask(each), each.name, each.label) for each in self.allowed_acts(request)}
+        return {
+            each.name: (_ask(each), each.name, each.label) for each in self.allowed_acts(request)
+        }
 
     # --- detail -----------------------------------------------------------------------------------
 
@@ -263,7 +231,8 @@ class ConsoleAdmin(ModelAdmin):
         row = self.get_object(request, unquote(object_id))
         if row is None:
             raise Http404
-        return redirect(f"{reverse(f'admin:{self.url("change")}', args=[row.pk])}#history")
+        address = reverse(f"admin:{self.url('change')}", args=[row.pk])
+        return redirect(f"{address}#history")
 
     def buttons(self, request: HttpRequest, row: Any) -> list[Button]:
         listed = []
@@ -289,17 +258,17 @@ class ConsoleAdmin(ModelAdmin):
             raise PermissionDenied
         if request.method == "POST":
             return self._do(request, act)
-        return self.ask(request, act, acts.keys(request.GET.getlist("id")))
+        return self.ask(request, act, keys(request.GET.getlist("id")))
 
     def ask(
         self, request: HttpRequest, act: Act, wanted: list[int], form: Any = None
     ) -> HttpResponse:
         """The form of an act: which rows are meant, what will happen, and why you do it."""
         seen = self._rows(request, wanted)
-        if not wanted or len(wanted) > acts.MAX_ROWS or not seen:
+        if not wanted or len(wanted) > MAX_ROWS or not seen:
             problem = (
-                f"At most {acts.MAX_ROWS} rows in one run; narrow the selection."
-                if len(wanted) > acts.MAX_ROWS
+                f"At most {MAX_ROWS} rows in one run; narrow the selection."
+                if len(wanted) > MAX_ROWS
                 else "No such rows: choose some first."
             )
             messages.error(request, problem)
@@ -318,12 +287,12 @@ class ConsoleAdmin(ModelAdmin):
         )
 
     def _do(self, request: HttpRequest, act: Act) -> HttpResponse:
-        wanted = acts.keys(request.POST.getlist("id"))
+        wanted = keys(request.POST.getlist("id"))
         form = act.form(request.POST)
-        if not form.is_valid() or not wanted or len(wanted) > acts.MAX_ROWS:
+        if not form.is_valid() or not wanted or len(wanted) > MAX_ROWS:
             return self.ask(request, act, wanted, form)
         rows = self._rows(request, wanted)
-        report = acts.run(request, act, wanted, rows, form.cleaned_data)
+        report = run(request, act, wanted, rows, form.cleaned_data)
         if len(wanted) == 1 and wanted[0] in rows:
             return self._tell_one(request, act, report, rows[wanted[0]])
         return self.render(
@@ -338,9 +307,7 @@ class ConsoleAdmin(ModelAdmin):
             change_url=f"admin:{self.url('change')}",
         )
 
-    def _tell_one(
-        self, request: HttpRequest, act: Act, report: acts.Report, row: Any
-    ) -> HttpResponse:
+    def _tell_one(self, request: HttpRequest, act: Act, report: Report, row: Any) -> HttpResponse:
         outcome = report.outcomes[0]
         if outcome.is_done:
             messages.success(request, f"{act.label} {outcome.title}: {report}")
@@ -350,7 +317,7 @@ class ConsoleAdmin(ModelAdmin):
 
     def _rows(self, request: HttpRequest, wanted: list[int]) -> dict[int, Any]:
         """Those of the wanted rows that the person may see."""
-        rows = self.get_queryset(request).filter(pk__in=wanted[: acts.MAX_ROWS])
+        rows = self.get_queryset(request).filter(pk__in=wanted[:MAX_ROWS])
         return {each.pk: each for each in rows}
 
     def _back_url(self, rows: list[Any]) -> str:
@@ -367,7 +334,7 @@ class ConsoleAdmin(ModelAdmin):
         raise NotImplementedError
 
     def render(self, request: HttpRequest, template: str, **context: Any) -> TemplateResponse:
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]  # Django's own way
+        request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
             template,
@@ -377,7 +344,7 @@ class ConsoleAdmin(ModelAdmin):
 
 def _ask(act: Act) -> Any:
     def ask(admin: ConsoleAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse:
-        wanted = list(chosen.order_by("pk").values_list("pk", flat=True)[: acts.MAX_ROWS + 1])
+        wanted = list(chosen.order_by("pk").values_list("pk", flat=True)[: MAX_ROWS + 1])
         return admin.ask(request, act, wanted)
 
     return ask

@@ -282,6 +282,12 @@ def _brief(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+def lines(values: Iterable[object]) -> SafeString:
+    """Values one below the other."""
+    listed = [(each,) for each in values]
+    return format_html_join(mark_safe("<br>"), "{}", listed) if listed else ABSENT
+
+
 def external(uri: str) -> SafeString:
     """An artifact's address: a link only for http(s), and one that tells the target nothing."""
     if uri.lower().startswith(("http://", "https://")):

@@ -91,7 +91,7 @@ def application(path: str = "application") -> type[ConsoleFilter]:
 
 
 def of_row(parameter: str, title_: str, path: str) -> type[ConsoleFilter]:
-    """Rows that belong to one other row, reached by a link from its page; no list to choose from."""
+    """Rows that belong to one other row, reached by a link from that one's page."""
 
     class OfRow(ConsoleFilter):
         title = title_

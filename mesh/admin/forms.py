@@ -1,13 +1,13 @@
 """Forms that make something: a grant, an API token, a member. They check shape; the rest is asked
 of the domain functions, whose refusals appear on the form."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.http import HttpRequest
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminPasswordInput,
+    UnfoldAdminPasswordWidget,
     UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
@@ -27,7 +27,14 @@ LENGTHS: Final = [
 ]
 
 
-class TenantChoice(forms.ModelChoiceField):
+if TYPE_CHECKING:
+    _TenantField = forms.ModelChoiceField[Tenant]
+    _ApplicationField = forms.ModelChoiceField[Application]
+else:
+    _TenantField = _ApplicationField = forms.ModelChoiceField  # generic for the type checker only
+
+
+class TenantChoice(_TenantField):
     """The tenants in which the person is an admin."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -39,7 +46,7 @@ class TenantChoice(forms.ModelChoiceField):
         )
 
 
-class ApplicationChoice(forms.ModelChoiceField):
+class ApplicationChoice(_ApplicationField):
     def label_from_instance(self, obj: Application) -> str:
         return f"{obj.tenant.name} / {obj.name}"
 
@@ -151,7 +158,7 @@ class MemberForm(forms.Form):
         strip=False,
         label="First password",
         help_text="Hand it over safely; the person changes it after signing in.",
-        widget=UnfoldAdminPasswordInput(attrs={"autocomplete": "new-password"}),
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
 
     def __init__(self, request: HttpRequest, data: Any = None) -> None:

@@ -11,11 +11,12 @@ from ..models import Grant, GrantStatus, Role, Worker
 from ..tenancy import Caller
 from . import access, display, filters
 from .acts import Act
-from .base import Fact, Facts, Maker, Page, Table
+from .base import Maker
 from .display import age, badge, now, page_of, two_lines
 from .forms import GrantForm
-from .search import term_of
 from .making import MakingAdmin
+from .pages import Fact, Facts, Page, Table
+from .search import term_of
 from .sentences import about_grant
 
 _WORKERS: Final = 50
@@ -26,9 +27,7 @@ def _why_not_revoke(grant: Grant) -> str:
 
 
 def _revoke(caller: Caller, grant: Grant, data: dict[str, Any]) -> object:
-    return revocations.revoke_grant(
-        caller=caller, grant_id=grant.grant_id, reason=data["reason"]
-    )
+    return revocations.revoke_grant(caller=caller, grant_id=grant.grant_id, reason=data["reason"])
 
 
 REVOKE: Final = Act(

@@ -6,10 +6,11 @@ from django.contrib.admin import display as column
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from ..models import AuditEntry, WorkerEvent, WorkloadEvent
+from ..models import AuditEntry, WorkloadEvent
 from . import display, filters
-from .base import ConsoleAdmin, Fact, Facts, Page, Table
+from .base import ConsoleAdmin
 from .display import age, badge, page_of
+from .pages import Fact, Facts, Page, Table
 
 _WORKLOAD_EVENTS: Final = [
     "ready",

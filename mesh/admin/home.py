@@ -92,7 +92,7 @@ def overview(request: HttpRequest) -> Overview:
         alarms=_alarms(mine, attempts, stuck_ones, dead, runs) if mine else [],
         workers=_workers(mine),
         work=_work(work),
-        stuck=list(_shown(stuck_ones.order_by("progress"))),
+        stuck=list(_shown(stuck_ones)),
         dead=list(dead.order_by("-created_at", "-id").defer("input", "policy")[:_SHOWN]),
         sweeps=[(each, sweeps.status(each), sweeps.does(each.name)) for each in runs],
         oldest_ready=work.filter(state=State.READY, claimable=True)
@@ -105,10 +105,15 @@ def overview(request: HttpRequest) -> Overview:
 def _workers(mine: list[int]) -> list[Tile]:
     found = Worker.objects.filter(tenant_id__in=mine, removed_at__isnull=True)
     counted = dict(
-        found.order_by().values_list("lifecycle").annotate(n=Count("pk")).values_list("lifecycle", "n")
+        found.order_by()
+        .values_list("lifecycle")
+        .annotate(n=Count("pk"))
+        .values_list("lifecycle", "n")
     )
     return [
-        _tile(each.value, each.label, counted.get(each.value, 0), Worker, lifecycle=each.value)
+        _tile(
+            each.value, str(each.label), counted.get(each.value, 0), Worker, "lifecycle", each.value
+        )
         for each in (
             Lifecycle.READY,
             Lifecycle.BUSY,
@@ -124,17 +129,18 @@ def _work(work: QuerySet[Workload]) -> list[Tile]:
     return [
         _tile(
             "QUEUED" if each == State.READY else each.value,
-            "Cancelling" if each == State.CANCELLATION_REQUESTED else each.label,
+            "Cancelling" if each == State.CANCELLATION_REQUESTED else str(each.label),
             capped_count(work.filter(state=each)),
             Workload,
-            state=each.value,
+            "state",
+            each.value,
         )
         for each in _OPEN_STATES
     ]
 
 
-def _tile(state: str, label: str, count: int, model: Any, **filters: str) -> Tile:
-    return Tile(state, label, capped_text(count), list_url(model, **filters), count == 0)
+def _tile(state: str, label: str, count: int, model: Any, name: str, value: str) -> Tile:
+    return Tile(state, label, capped_text(count), list_url(model, **{name: value}), count == 0)
 
 
 def _dead(work: QuerySet[Workload]) -> QuerySet[Workload]:

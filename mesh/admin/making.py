@@ -1,11 +1,11 @@
 """Pages that make a right and show its secret: once, in the answer of the POST, nowhere else."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from ..errors import DomainError
@@ -17,7 +17,7 @@ from .base import ConsoleAdmin
 class MakingAdmin(ConsoleAdmin):
     """A model of which admins make new rows by a form."""
 
-    maker_form: type[forms.Form]
+    maker_form: ClassVar[Any]
     maker_intro = ""
 
     def may_make(self, request: HttpRequest) -> bool:
@@ -31,10 +31,9 @@ class MakingAdmin(ConsoleAdmin):
         """GET shows the form; POST makes the row and shows its secret, in an uncached answer."""
         if not self.may_make(request):
             raise PermissionDenied
-        form: Any = self.maker_form
         if request.method != "POST":
-            return self._form_page(request, form(request))
-        filled = form(request, request.POST)
+            return self._form_page(request, self.maker_form(request))
+        filled = self.maker_form(request, request.POST)
         if not filled.is_valid():
             return self._form_page(request, filled)
         try:
@@ -45,7 +44,8 @@ class MakingAdmin(ConsoleAdmin):
         return self._made_page(request, row, secret)
 
     def _form_page(self, request: HttpRequest, form: forms.Form) -> HttpResponse:
-        assert self.maker
+        if self.maker is None:
+            raise Http404
         return self.render(
             request,
             "fencepost/make.html",

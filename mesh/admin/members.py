@@ -19,10 +19,11 @@ from ..models import (
     Workload,
 )
 from . import access, filters
-from .base import ConsoleAdmin, Fact, Facts, Maker, Page
+from .base import ConsoleAdmin, Maker
 from .display import age, badge, list_of
 from .forms import MemberForm
 from .making import MakingAdmin
+from .pages import Fact, Facts, Page
 from .search import term_of
 
 
@@ -91,9 +92,7 @@ class MembershipAdmin(MakingAdmin):
                         Fact("Joined", age(row.user.date_joined)),
                         Fact(
                             "Acts on rights",
-                            list_of(
-                                AuditEntry, "Audit of this person", q=f"human:{row.user}"
-                            ),
+                            list_of(AuditEntry, "Audit of this person", q=f"human:{row.user}"),
                         ),
                     ],
                 )
@@ -114,7 +113,7 @@ class TenantAdmin(ConsoleAdmin):
     empty_text = "Tenants are made with the command create_tenant."
     list_display = ("show_name", "show_role", "show_created")
 
-    def get_list_display(self, request: HttpRequest) -> list[str]:
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
         return list(self.list_display)
 
     @column(description="Tenant")

@@ -1,10 +1,15 @@
 """Counting that stops: a list says "10 000+" rather than counting a big table."""
 
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
+
+if TYPE_CHECKING:
+    _Pages = Paginator[Any]
+else:
+    _Pages = Paginator  # generic for the type checker only
 
 CAP: Final = 10_000
 
@@ -18,7 +23,7 @@ def capped_text(count: int, cap: int = CAP) -> str:
     return f"{cap:,}+".replace(",", " ") if count > cap else f"{count:,}".replace(",", " ")
 
 
-class CappedPaginator(Paginator[Any]):
+class CappedPaginator(_Pages):
     """Pages over the first 10 000 rows; whoever looks for more narrows the filters."""
 
     @cached_property

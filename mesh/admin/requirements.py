@@ -6,8 +6,9 @@ from django.http import HttpRequest
 
 from ..models import Requirement, State, Workload
 from . import display, filters
-from .base import ConsoleAdmin, Fact, Facts, Page
+from .base import ConsoleAdmin
 from .display import age, badge, list_of
+from .pages import Fact, Facts, Page
 from .paging import capped_count, capped_text
 from .search import term_of
 
@@ -97,9 +98,7 @@ class RequirementAdmin(ConsoleAdmin):
                         Fact("Made", age(row.created_at)),
                         Fact(
                             "Work",
-                            list_of(
-                                Workload, "Show workloads", application=row.application_id
-                            ),
+                            list_of(Workload, "Show workloads", application=row.application_id),
                         ),
                     ],
                 )

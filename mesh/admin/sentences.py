@@ -135,7 +135,9 @@ def about_workload(workload: Workload, live: Attempt | None) -> Sentence:
 
 
 def _about_ready(workload: Workload) -> Sentence:
-    after = f" The last attempt ended with {last_failure(workload)}." if workload.last_failure else ""
+    after = (
+        f" The last attempt ended with {last_failure(workload)}." if workload.last_failure else ""
+    )
     if workload.available_at > now():
         return format_html("Not due yet: may be claimed {}.{}", age(workload.available_at), after)
     if not workload.claimable:

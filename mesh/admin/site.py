@@ -1,17 +1,20 @@
 """The console as a site: home page, its live part, and the search for an id."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import path
 from unfold.dataclasses import SearchResult
-from unfold.sites import UnfoldAdminSite
 
 from . import display
+
+if TYPE_CHECKING:  # the theme comes without types
+    from django.contrib.admin import AdminSite as UnfoldAdminSite
+else:
+    from unfold.sites import UnfoldAdminSite
 
 
 class ConsoleSite(UnfoldAdminSite):
@@ -20,18 +23,18 @@ class ConsoleSite(UnfoldAdminSite):
     enable_nav_sidebar = True
     index_title = "Home"
 
-    def admin_view(
-        self, view: Callable[..., HttpResponse], cacheable: bool = False
-    ) -> Callable[..., HttpResponse]:
-        guarded: Callable[..., HttpResponse] = super().admin_view(view, cacheable)
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        """Every page tells its ages against one time, read for it."""
+        guarded = super().admin_view(view, cacheable)
 
         def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             display.forget_now()
-            return guarded(request, *args, **kwargs)
+            answer: HttpResponse = guarded(request, *args, **kwargs)
+            return answer
 
         return inner
 
-    def get_urls(self) -> list[URLPattern]:
+    def get_urls(self) -> list[Any]:
         own = [
             path("live/", self.admin_view(self.live), name="live"),
             path("find/", self.admin_view(self.find), name="find"),
@@ -40,11 +43,11 @@ class ConsoleSite(UnfoldAdminSite):
 
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    ) -> TemplateResponse:
         """Is anything wrong?"""
         from . import home
 
-        request.current_app = self.name  # type: ignore[attr-defined]  # Django's own way
+        request.current_app = self.name
         context = {
             **self.each_context(request),
             "title": self.index_title,
@@ -62,7 +65,7 @@ class ConsoleSite(UnfoldAdminSite):
 
     def app_index(
         self, request: HttpRequest, app_label: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    ) -> Any:
         """There is one app; its index is the home page."""
         return redirect("admin:index")
 
@@ -101,9 +104,7 @@ class ConsoleSite(UnfoldAdminSite):
             headers={"HX-Trigger": "search"},
         )
 
-    def logout(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Signing out leads back to the sign-in page."""
-        answer: HttpResponse = super().logout(request, extra_context)
+        answer = super().logout(request, extra_context)
         return redirect("admin:login") if request.method == "POST" else answer

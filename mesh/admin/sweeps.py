@@ -8,8 +8,9 @@ from django.http import HttpRequest
 
 from ..models import Incident, SweepRun
 from . import display, filters
-from .base import ConsoleAdmin, Fact, Facts, Page, Table
+from .base import ConsoleAdmin
 from .display import age, badge, now, page_of, span
+from .pages import Fact, Facts, Page, Table
 
 # A sweep that runs every second or every few seconds is late after this; pruning after three hours.
 _LATE: Final = timedelta(seconds=30)
@@ -43,7 +44,9 @@ def does(name: str) -> str:
 
 class SweepAdmin(ConsoleAdmin):
     tenant_path = ""
-    about = "They keep the promises of time: leases, deadlines, silence. One that stopped is an alarm."
+    about = (
+        "They keep the promises of time: leases, deadlines, silence. One that stopped is an alarm."
+    )
     empty_title = "No sweep has ever run"
     empty_text = "Start the scheduler and its worker, or run: python manage.py sweep all"
     list_display = ("show_name", "show_status", "show_finished", "show_duration", "show_counts")

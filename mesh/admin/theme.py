@@ -8,7 +8,6 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 
-
 def _asset(name: str) -> Callable[[HttpRequest], str]:
     return lambda request: static(f"fencepost/{name}")
 

@@ -11,11 +11,12 @@ from ..models import ApiToken, Role
 from ..tenancy import Caller
 from . import access, filters
 from .acts import Act
-from .base import Fact, Facts, Maker, Page
+from .base import Maker
 from .display import age, badge, now, two_lines
 from .forms import TokenForm
-from .search import term_of
 from .making import MakingAdmin
+from .pages import Fact, Facts, Page
+from .search import term_of
 
 
 def _status(token: ApiToken) -> str:
@@ -63,7 +64,14 @@ class TokenAdmin(MakingAdmin):
     about = "How services call the API. Only the hash of a token is kept."
     empty_title = "No API token was made yet"
     empty_text = "A service needs one to submit work or to read. Create one and hand it over."
-    list_display = ("show_name", "show_status", "show_role", "show_tenant", "show_ends", "show_made")
+    list_display = (
+        "show_name",
+        "show_status",
+        "show_role",
+        "show_tenant",
+        "show_ends",
+        "show_made",
+    )
     list_filter = (
         filters.choice(
             "status",

@@ -20,9 +20,10 @@ from ..models import (
 from ..tenancy import Caller
 from . import display, filters
 from .acts import Act, DrainForm
-from .base import ConsoleAdmin, Fact, Facts, Page, Table
+from .base import ConsoleAdmin
 from .display import age, badge, list_of, page_of, two_lines
 from .history import event_rows
+from .pages import Fact, Facts, Page, Table
 from .search import term_of
 from .sentences import about_worker, concern_of_worker, is_deaf, is_silent
 
@@ -235,7 +236,11 @@ def _liveness(row: Worker) -> Facts:
         "Liveness",
         [
             Fact("Beating", age(row.last_seen_at), "last heartbeat or other sign of life"),
-            Fact("Accepting", age(row.last_poll_at, absent="never asked"), "asked for work, or full"),
+            Fact(
+                "Accepting",
+                age(row.last_poll_at, absent="never asked"),
+                "asked for work, or was full",
+            ),
             Fact(
                 "Progressing",
                 age(row.last_progress_at, absent="nothing yet"),
@@ -247,7 +252,8 @@ def _liveness(row: Worker) -> Facts:
 
 
 def _live_claims(row: Worker) -> Table:
-    live = list(_attempts(row).filter(status__in=LIVE_ATTEMPT).order_by("expires_at")[: _CLAIMS + 1])
+    live_ones = _attempts(row).filter(status__in=LIVE_ATTEMPT).order_by("expires_at")
+    live = list(live_ones[: _CLAIMS + 1])
     return Table(
         "Live claims",
         ["Workload", "Status", "Token", "Claimed", "Last progress", "Lease"],

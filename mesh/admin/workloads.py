@@ -22,9 +22,10 @@ from ..models import (
 from ..tenancy import Caller
 from . import access, display, filters
 from .acts import Act, RetryForm
-from .base import ConsoleAdmin, Fact, Facts, Page, Table
+from .base import ConsoleAdmin
 from .display import ABSENT, age, badge, page_of, two_lines
 from .history import event_rows
+from .pages import Fact, Facts, Page, Table
 from .search import term_of
 from .sentences import about_workload, concern_of_workload
 
@@ -55,9 +56,7 @@ def _why_not_retry(workload: Workload) -> str:
 
 
 def _cancel(caller: Caller, workload: Workload, data: dict[str, Any]) -> object:
-    return workloads.cancel(
-        caller=caller, workload_id=workload.workload_id, reason=data["reason"]
-    )
+    return workloads.cancel(caller=caller, workload_id=workload.workload_id, reason=data["reason"])
 
 
 def _retry(caller: Caller, workload: Workload, data: dict[str, Any]) -> object:
@@ -230,9 +229,7 @@ def _results(result: Result | None) -> list[Any]:
             Fact("Recorded", age(result.created_at)),
             Fact(
                 "Artifacts",
-                format_html("<br>".join(["{}"] * len(result.artifacts)), *map(display.external, result.artifacts))
-                if result.artifacts
-                else ABSENT,
+                display.lines(map(display.external, result.artifacts)),
                 is_wide=True,
             ),
         ],

@@ -6,7 +6,7 @@ from django import template
 from django.contrib.admin.templatetags.admin_list import result_headers, results
 
 from ..admin import display
-from ..admin.base import Facts, Table
+from ..admin.pages import Facts, Table
 
 register = template.Library()
 register.filter("age", display.age)

@@ -1,0 +1,100 @@
+"""Pictures of the console: `python -m pytest tests/browser/screenshots.py`.
+
+Not collected with the tests. They are written to the folder that FENCEPOST_SCREENSHOTS names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Page
+from pytest_django.live_server_helper import LiveServer
+
+from mesh.models import Grant, Incident, Worker, Workload
+from tests.admin import rows
+from tests.browser import demo
+
+pytestmark = pytest.mark.django_db(transaction=True)
+FOLDER = Path(os.environ.get("FENCEPOST_SCREENSHOTS", "screenshots"))
+ONLY = os.environ.get("FENCEPOST_SCREENSHOTS_ONLY", "")
+LISTS = [
+    "worker",
+    "workload",
+    "attempt",
+    "requirement",
+    "grant",
+    "apitoken",
+    "membership",
+    "application",
+    "tenant",
+    "workloadevent",
+    "workerevent",
+    "auditentry",
+    "sweeprun",
+    "incident",
+]
+
+
+def take(page: Page, url: str, name: str) -> None:
+    """The page in both themes and two widths."""
+    if ONLY and not any(each in name for each in ONLY.split(",")):
+        return
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+        for width in (1440, 800):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto(url)
+            page.wait_for_load_state("networkidle")
+            page.screenshot(path=FOLDER / f"{name}-{theme}-{width}.png", full_page=True)
+
+
+def test_pictures_with_much_data(
+    sign_in: Callable[[User], Page], live_server: LiveServer, page: Page
+) -> None:
+    tenant = demo.fill()
+    take(page, f"{live_server.url}/admin/login/", "login")
+    page = sign_in(rows.person(tenant, name="ann"))
+    base = f"{live_server.url}/admin"
+    take(page, f"{base}/", "home")
+    for each in LISTS:
+        take(page, f"{base}/mesh/{each}/", f"list-{each}")
+    worker = Worker.objects.get(name="extract-01")
+    draining = Worker.objects.get(name="edge-oslo-1")
+    rich = Workload.objects.get(idempotency_key="order-2026-000417")
+    dead = Workload.objects.filter(state="DEAD_LETTER").first()
+    running = Workload.objects.filter(state="RUNNING").first()
+    assert dead
+    assert running
+    grant = Grant.objects.filter(status="ACTIVE").first()
+    assert grant
+    incident = Incident.objects.get()
+    pages = {
+        "worker": f"worker/{worker.pk}/change/",
+        "worker-draining": f"worker/{draining.pk}/change/",
+        "workload-rich": f"workload/{rich.pk}/change/",
+        "workload-dead": f"workload/{dead.pk}/change/",
+        "workload-running": f"workload/{running.pk}/change/",
+        "attempt": f"attempt/{running.attempts.get().pk}/change/",
+        "grant": f"grant/{grant.pk}/change/",
+        "grant-issue": "grant/issue/",
+        "token-create": "apitoken/create/",
+        "member-add": "membership/add-member/",
+        "incident": f"incident/{incident.pk}/change/",
+        "drain": f"worker/act/drain/?id={worker.pk}&id={draining.pk}",
+        "workload-filtered": "workload/?q=nothing",
+    }
+    for name, path in pages.items():
+        take(page, f"{base}/mesh/{path}", f"page-{name}")
+
+
+def test_pictures_with_no_data(sign_in: Callable[[User], Page], live_server: LiveServer) -> None:
+    page = sign_in(rows.person(rows.tenant("acme"), name="ann"))
+    base = f"{live_server.url}/admin"
+    take(page, f"{base}/", "empty-home")
+    for each in ("worker", "workload", "grant", "sweeprun"):
+        take(page, f"{base}/mesh/{each}/", f"empty-{each}")
