@@ -97,7 +97,7 @@ class AttemptAdmin(ConsoleAdmin):
     @column(description="Workload")
     def show_workload(self, attempt: Attempt) -> str:
         title = f"{attempt.workload.definition_id}, attempt {attempt.number}"
-        return two_lines(title, attempt.workload.workload_id)
+        return display.named(title, attempt.workload.workload_id)
 
     @column(description="Status")
     def show_status(self, attempt: Attempt) -> str:

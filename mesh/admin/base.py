@@ -60,6 +60,11 @@ class ConsoleList(ChangeList):
         narrowed: QuerySet[Any] = page.get_list_queryset(request, rows)
         return narrowed
 
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        # Nothing beside the count under the list: the theme's head would name another.
+        self.full_result_count = self.result_count
+
 
 class ConsoleAdmin(ModelAdmin):
     """A model in the console: read-only, bounded, scoped to the person's tenants."""
@@ -74,6 +79,8 @@ class ConsoleAdmin(ModelAdmin):
     maker: ClassVar[Maker | None] = None
     # A public id that may stand in the address in place of the key.
     public_id_field: ClassVar[str] = ""
+    # What the lists are called; by default as the model is.
+    called: ClassVar[str] = ""
     empty_title: ClassVar[str] = "Nothing here yet"
     empty_text: ClassVar[str] = ""
     about: ClassVar[str] = ""
@@ -163,6 +170,10 @@ class ConsoleAdmin(ModelAdmin):
             own.append(path(f"{self.maker.name}/", view, name=self.url("maker")))
         return own + list(super().get_urls())
 
+    @property
+    def heading(self) -> str:
+        return self.called or str(self.opts.verbose_name_plural).capitalize()
+
     def url(self, what: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{what}"
 
@@ -174,7 +185,7 @@ class ConsoleAdmin(ModelAdmin):
         """The list; choosing an act there leads to its form."""
         can_make = self.maker is not None and self.may_make(request)
         context = {
-            "title": str(self.opts.verbose_name_plural).capitalize(),
+            "title": self.heading,
             "about": self.about,
             "empty_title": self.empty_title,
             "empty_text": self.empty_text,
@@ -338,7 +349,12 @@ class ConsoleAdmin(ModelAdmin):
         return TemplateResponse(
             request,
             template,
-            {**self.admin_site.each_context(request), "opts": self.opts, **context},
+            {
+                **self.admin_site.each_context(request),
+                "opts": self.opts,
+                "crumbs": [(self.heading, reverse(f"admin:{self.url('changelist')}"))],
+                **context,
+            },
         )
 
 

@@ -37,6 +37,8 @@ _LOOKS: Final = {
     "OFFLINE": Look("bad", "cloud_off"),
     "RECOVERING": Look("info", "healing"),
     "REMOVED": Look("calm", "archive"),
+    "SILENT": Look("bad", "volume_off"),
+    "DEAF": Look("warn", "hearing_disabled"),
     "HEALTHY": Look("good", "favorite"),
     "DEGRADED": Look("warn", "warning"),
     "UNHEALTHY": Look("bad", "error"),
@@ -158,6 +160,11 @@ def two_lines(first: object, second: object) -> SafeString:
     )
 
 
+def named(name: object, public_id: str) -> SafeString:
+    """A name with the id below it."""
+    return two_lines(name, mono(public_id))
+
+
 def mono(text: str) -> SafeString:
     return format_html('<code class="fp-mono">{}</code>', text)
 
@@ -199,8 +206,36 @@ def chips(words: Iterable[object], *, tone: str = "calm", empty: str = "none") -
 
 
 def pairs(mapping: dict[str, Any], *, empty: str = "none") -> SafeString:
-    """A mapping as `key = value` chips."""
-    return chips((f"{key} = {value}" for key, value in mapping.items()), empty=empty)
+    """A mapping as `key = value` chips; what is not set is left out."""
+    told = ((key, value) for key, value in mapping.items() if value not in (None, "", [], {}))
+    return chips((f"{key} = {_words(value)}" for key, value in told), empty=empty)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {each}" for key, each in value.items())
+    return str(value)
+
+
+def short(text: str, length: int = 18) -> SafeString:
+    """A long id, cut; whole in the title."""
+    if len(text) <= length + 2:
+        return format_html("{}", text)
+    return format_html('<span title="{}">{}…</span>', text, text[:length])
+
+
+def clipped(text: object) -> SafeString:
+    """Text on one line that ends where its column does; whole in the title."""
+    return format_html('<span class="fp-clip" title="{0}">{0}</span>', text) if text else ABSENT
+
+
+def stack(*blocks: object) -> SafeString:
+    """Several folded values in one card."""
+    return format_html(
+        '<div class="fp-stack">{}</div>', format_html_join("", "{}", ((each,) for each in blocks))
+    )
 
 
 def bar(used: int, total: int) -> SafeString:

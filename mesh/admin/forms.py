@@ -69,12 +69,12 @@ class GrantForm(forms.Form):
     )
     capabilities = forms.CharField(
         max_length=20_000,
-        initial="worker:register\nworker:capability:",
+        initial="worker:register",
         help_text=(
             "One per line. worker:register lets it register workers; "
             "worker:capability:<name> is a capability such a worker may hold."
         ),
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 5, "spellcheck": "false"}),
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "spellcheck": "false"}),
     )
     worker_names = forms.CharField(
         required=False,

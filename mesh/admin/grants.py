@@ -86,7 +86,7 @@ class GrantAdmin(MakingAdmin):
 
     @column(description="Subject")
     def show_subject(self, grant: Grant) -> str:
-        return two_lines(grant.subject, grant.grant_id)
+        return display.named(grant.subject, grant.grant_id)
 
     @column(description="Status")
     def show_status(self, grant: Grant) -> str:
@@ -201,7 +201,12 @@ def _terms(row: Grant) -> Facts:
             Fact("Ends", age(row.expires_at)),
             Fact("Revision", row.revision),
             Fact("Key", display.mono(row.key_id), is_wide=True),
-            Fact("Supersedes", page_of(row.supersedes) if row.supersedes else display.ABSENT),
+            Fact(
+                "Supersedes",
+                page_of(row.supersedes, display.short(row.supersedes.grant_id))
+                if row.supersedes
+                else display.ABSENT,
+            ),
             Fact("Revoked", age(row.revoked_at)),
         ],
     )

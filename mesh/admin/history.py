@@ -34,15 +34,14 @@ def event_rows(events: QuerySet[Any], *, limit: int) -> Table:
     found = list(events.order_by("-sequence")[: limit + 1])
     return Table(
         "History",
-        ["No.", "Event", "From", "To", "By", "When", "Evidence"],
+        ["No.", "When", "Event", "Became", "By", "Evidence"],
         [
             [
                 each.sequence,
-                each.event.partition(".")[2],
-                each.from_state or display.ABSENT,
-                each.to_state,
-                each.actor,
                 age(each.at),
+                each.event.partition(".")[2].replace("_", " "),
+                badge(each.to_state),
+                display.short(each.actor, 20),
                 display.compact(each.evidence),
             ]
             for each in found[:limit]
@@ -88,7 +87,7 @@ class EventAdmin(ConsoleAdmin):
 
     @column(description="By")
     def show_actor(self, event: Any) -> str:
-        return str(event.actor)
+        return display.short(event.actor, 24)
 
     @column(description="Tenant")
     def show_tenant(self, event: Any) -> str:
@@ -122,6 +121,7 @@ class EventAdmin(ConsoleAdmin):
 
 
 class WorkloadEventAdmin(EventAdmin):
+    called = "Work history"
     tenant_path = "workload__tenant"
     subject = "workload"
     about = "Every accepted change of a workload, newest first."
@@ -149,6 +149,7 @@ class WorkloadEventAdmin(EventAdmin):
 
 
 class WorkerEventAdmin(EventAdmin):
+    called = "Worker history"
     tenant_path = "worker__tenant"
     subject = "worker"
     related = ("worker__tenant",)
@@ -163,6 +164,7 @@ class WorkerEventAdmin(EventAdmin):
 
 
 class AuditAdmin(ConsoleAdmin):
+    called = "Audit"
     related = ("tenant",)
     about = "Who issued, changed or revoked rights, and refusals worth keeping."
     empty_title = "No act on rights in this window"

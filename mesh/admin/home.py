@@ -164,50 +164,58 @@ def _alarms(
     counted = [
         (
             capped_count(stuck_ones),
+            "attempt",
             Alarm(
                 "warn",
                 "hourglass_disabled",
-                "attempts without progress for 10 min",
+                "without progress for 10 min",
                 "They renew their lease but neither start, checkpoint nor finish.",
                 list_url(Attempt, focus="stuck"),
             ),
         ),
         (
             capped_count(overdue(attempts)),
+            "attempt",
             Alarm(
                 "warn",
                 "timer_off",
-                "leases are over",
+                "over their lease",
                 "The next sweep gives their work back; many for long means the sweeps stand still.",
                 list_url(Attempt, focus="overdue"),
             ),
         ),
         (
             capped_count(dead),
+            "workload",
             Alarm(
                 "bad",
                 "report",
-                "dead letters in 24 h",
+                "given up in 24 h",
                 "Work that was given up. Look at the failure, then retry or cancel it.",
                 list_url(Workload, state="DEAD_LETTER"),
             ),
         ),
         (
             _grants_ending(mine),
+            "grant",
             Alarm(
                 "warn",
                 "event_busy",
-                "grants in use end within 24 h",
+                "in use and ending within 24 h",
                 "Workers under an ended grant get no new work. Issue one with a higher revision.",
                 list_url(Grant, status="ACTIVE"),
             ),
         ),
     ]
     return alarms + [
-        Alarm(each.tone, each.icon, f"{capped_text(count)} {each.title}", each.text, each.url)
-        for count, each in counted
+        Alarm(each.tone, each.icon, f"{_many(count, noun)} {each.title}", each.text, each.url)
+        for count, noun, each in counted
         if count
     ]
+
+
+def _many(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{capped_text(count)} {noun}s"
 
 
 def _sweep_alarms(runs: list[SweepRun]) -> list[Alarm]:
@@ -228,7 +236,7 @@ def _sweep_alarms(runs: list[SweepRun]) -> list[Alarm]:
         Alarm(
             "bad",
             "alarm",
-            f"{len(late)} of {len(runs)} sweeps are late",
+            f"{len(late)} of {len(runs)} sweeps {'is' if len(late) == 1 else 'are'} late",
             f"{', '.join(late)}. Look at the scheduler and its worker.",
             list_url(SweepRun),
         )

@@ -28,6 +28,7 @@ from .search import term_of
 
 
 class MembershipAdmin(MakingAdmin):
+    called = "Members"
     related = ("tenant", "user")
     ordering = ("user__username", "pk")
     maker = Maker("add-member", "Add a member", "person_add")

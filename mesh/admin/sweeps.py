@@ -43,6 +43,7 @@ def does(name: str) -> str:
 
 
 class SweepAdmin(ConsoleAdmin):
+    called = "Sweeps"
     tenant_path = ""
     about = (
         "They keep the promises of time: leases, deadlines, silence. One that stopped is an alarm."

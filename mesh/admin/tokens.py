@@ -55,6 +55,7 @@ def _of_status(rows: QuerySet[Any], value: str) -> QuerySet[Any]:
 
 
 class TokenAdmin(MakingAdmin):
+    called = "API tokens"
     related = ("tenant",)
     deferred = ("token_hash",)
     acts = (REVOKE,)

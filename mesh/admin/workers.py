@@ -166,7 +166,7 @@ class WorkerAdmin(ConsoleAdmin):
 
     @column(description="Worker")
     def show_name(self, worker: Worker) -> str:
-        return two_lines(worker.name, worker.worker_id)
+        return display.named(worker.name, worker.worker_id)
 
     @column(description="Lifecycle")
     def show_lifecycle(self, worker: Worker) -> str:
@@ -203,6 +203,8 @@ class WorkerAdmin(ConsoleAdmin):
             badges = [badge("REMOVED")]
         else:
             badges.append(badge(row.health))
+            badges += [badge("SILENT")] if is_silent(row) else []
+            badges += [badge("DEAF")] if is_deaf(row) else []
         return Page(
             title=row.name,
             public_id=row.worker_id,
@@ -221,10 +223,6 @@ class WorkerAdmin(ConsoleAdmin):
 
 def _notices(row: Worker) -> list[tuple[str, object]]:
     notices: list[tuple[str, object]] = []
-    if is_silent(row) and not row.is_removed:
-        notices.append(("bad", "Silent: no heartbeat within its timeout."))
-    if is_deaf(row):
-        notices.append(("warn", "Beating but deaf: it does not ask for work."))
     if row.clock_skew_ms is not None and abs(row.clock_skew_ms) > 5_000:
         skew = display.milliseconds(abs(row.clock_skew_ms))
         notices.append(("warn", f"Its clock is {skew} away from the server's."))
@@ -235,16 +233,16 @@ def _liveness(row: Worker) -> Facts:
     return Facts(
         "Liveness",
         [
-            Fact("Beating", age(row.last_seen_at), "last heartbeat or other sign of life"),
+            Fact("Beating", age(row.last_seen_at), "heartbeat or other sign of life"),
             Fact(
                 "Accepting",
                 age(row.last_poll_at, absent="never asked"),
-                "asked for work, or was full",
+                "asked for work, or full",
             ),
             Fact(
                 "Progressing",
                 age(row.last_progress_at, absent="nothing yet"),
-                "last start, checkpoint or result; a renewal is not progress",
+                "start, checkpoint or result",
             ),
             Fact("Capacity", display.bar(row.active, row.concurrency), "live claims of slots"),
         ],
@@ -259,7 +257,10 @@ def _live_claims(row: Worker) -> Table:
         ["Workload", "Status", "Token", "Claimed", "Last progress", "Lease"],
         [
             [
-                page_of(each.workload, two_lines(each.workload.definition_id, each.workload)),
+                page_of(
+                    each.workload,
+                    display.named(each.workload.definition_id, each.workload.workload_id),
+                ),
                 badge(each.status),
                 each.fencing_token,
                 age(each.claimed_at),
@@ -280,7 +281,10 @@ def _recent_attempts(row: Worker) -> Table:
         ["Workload", "Attempt", "Outcome", "Ended", "Took", "Failure"],
         [
             [
-                page_of(each.workload, two_lines(each.workload.definition_id, each.workload)),
+                page_of(
+                    each.workload,
+                    display.named(each.workload.definition_id, each.workload.workload_id),
+                ),
                 page_of(each, f"no. {each.number}"),
                 badge(each.status),
                 age(each.ended_at),
@@ -316,7 +320,7 @@ def _identity(row: Worker) -> Facts:
             Fact("Registered by", row.registered_by),
             Fact("Registered", age(row.registered_at)),
             Fact("Incarnation", row.incarnation, "how often it registered"),
-            Fact("Grant", page_of(row.grant, row.grant.grant_id)),
+            Fact("Grant", page_of(row.grant, display.short(row.grant.grant_id))),
             Fact("Grant ends", age(row.grant.expires_at)),
             Fact(
                 "Heartbeat",

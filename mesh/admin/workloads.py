@@ -5,7 +5,6 @@ from typing import Any, Final
 from django.contrib.admin import display as column
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
 
 from .. import workloads
 from ..models import (
@@ -23,7 +22,7 @@ from ..tenancy import Caller
 from . import access, display, filters
 from .acts import Act, RetryForm
 from .base import ConsoleAdmin
-from .display import ABSENT, age, badge, page_of, two_lines
+from .display import ABSENT, age, badge, now, page_of, two_lines
 from .history import event_rows
 from .pages import Fact, Facts, Page, Table
 from .search import term_of
@@ -130,7 +129,7 @@ class WorkloadAdmin(ConsoleAdmin):
 
     @column(description="Workload")
     def show_id(self, workload: Workload) -> str:
-        return two_lines(workload.definition_id, workload.workload_id)
+        return display.named(workload.definition_id, workload.workload_id)
 
     @column(description="State")
     def show_state(self, workload: Workload) -> str:
@@ -158,8 +157,7 @@ class WorkloadAdmin(ConsoleAdmin):
 
     @column(description="What is off")
     def show_concern(self, workload: Workload) -> str:
-        text = concern_of_workload(workload)
-        return format_html('<span class="fp-clip" title="{0}">{0}</span>', text) if text else ABSENT
+        return display.clipped(concern_of_workload(workload))
 
     def page(self, request: HttpRequest, row: Workload) -> Page:
         """One workload: what is going on, its attempts, what went in and what came out."""
@@ -178,7 +176,10 @@ class WorkloadAdmin(ConsoleAdmin):
             main=[
                 _timeline(attempts),
                 *_results(result),
-                display.folded(row.input, title="Input"),
+                display.stack(
+                    display.folded(row.input, title="Input"),
+                    *(_outputs(result) if result else ()),
+                ),
                 _checkpoints(row),
                 event_rows(WorkloadEvent.objects.filter(workload=row), limit=_EVENTS),
             ],
@@ -200,7 +201,7 @@ def _budget(workload: Workload) -> int:
 def _timeline(attempts: list[Attempt]) -> Table:
     return Table(
         "Attempts",
-        ["No.", "Worker", "Status", "Token", "Claimed", "Started", "Ended", "Failure"],
+        ["No.", "Worker", "Status", "Token", "Claimed", "Ended", "Took", "Failure"],
         [
             [
                 page_of(each, each.number),
@@ -208,15 +209,20 @@ def _timeline(attempts: list[Attempt]) -> Table:
                 badge(each.status),
                 each.fencing_token,
                 age(each.claimed_at),
-                age(each.started_at, absent="not started"),
                 age(each.ended_at) if each.ended_at else display.countdown(each.expires_at),
-                display.compact(each.failure),
+                display.span((each.ended_at or now()) - each.claimed_at),
+                display.clipped(_failure(each)),
             ]
             for each in attempts[:_ATTEMPTS]
         ],
         "No worker has claimed it yet.",
         note=f"The newest {_ATTEMPTS} of more." if len(attempts) > _ATTEMPTS else "",
     )
+
+
+def _failure(attempt: Attempt) -> str:
+    failure = attempt.failure or {}
+    return ": ".join(str(failure[key]) for key in ("kind", "error") if failure.get(key))
 
 
 def _results(result: Result | None) -> list[Any]:
@@ -234,11 +240,14 @@ def _results(result: Result | None) -> list[Any]:
             ),
         ],
     )
-    return [
-        facts,
+    return [facts]
+
+
+def _outputs(result: Result) -> tuple[object, object]:
+    return (
         display.folded(result.output, title="Output"),
         display.folded_text(result.logs, title="Logs"),
-    ]
+    )
 
 
 def _checkpoints(row: Workload) -> Table:
@@ -270,7 +279,10 @@ def _identity(row: Workload) -> Facts:
             Fact("Trigger", row.trigger),
             Fact("Requested by", row.requested_by),
             Fact("Key", display.copyable(row.idempotency_key), is_wide=True),
-            Fact("Grant", page_of(row.grant, row.grant.grant_id) if row.grant else ABSENT),
+            Fact(
+                "Grant",
+                page_of(row.grant, display.short(row.grant.grant_id)) if row.grant else ABSENT,
+            ),
             Fact("Session", row.session_id or ABSENT),
             Fact("Needs", display.chips(row.capability_snapshot, empty="nothing"), is_wide=True),
             Fact("Policy", display.pairs(row.policy), is_wide=True),

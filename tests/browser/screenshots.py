@@ -44,13 +44,16 @@ def take(page: Page, url: str, name: str) -> None:
     if ONLY and not any(each in name for each in ONLY.split(",")):
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for theme in ("light", "dark"):
+    themes = os.environ.get("FENCEPOST_SCREENSHOTS_THEMES", "light,dark").split(",")
+    for theme in themes:
         page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
         for width in (1440, 800):
             page.set_viewport_size({"width": width, "height": 900})
             page.goto(url)
             page.wait_for_load_state("networkidle")
-            page.screenshot(path=FOLDER / f"{name}-{theme}-{width}.png", full_page=True)
+            page.screenshot(
+                path=FOLDER / f"{name}-{theme}-{width}.png", full_page=not name.startswith("list-")
+            )
 
 
 def test_pictures_with_much_data(

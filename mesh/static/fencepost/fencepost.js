@@ -58,6 +58,7 @@
       pause.lastElementChild.textContent = isPaused ? "Go on" : "Pause";
     });
     target.addEventListener("htmx:afterSwap", () => { last = Date.now(); });
+    age.textContent = "updated just now";
     setInterval(() => {
       const seconds = Math.round((Date.now() - last) / 1000);
       age.textContent = `updated ${seconds} s ago`;
