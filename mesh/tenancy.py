@@ -26,6 +26,7 @@ from .models import ApiToken, Application, Membership, Role, Tenant
 TOKEN_PREFIX: Final = "fpt_"  # noqa: S105  # a prefix by which tokens are known, not a secret
 _RANK: Final = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 _MAX_NAME: Final = 200
+_MAX_USER_NAME: Final = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,25 +143,10 @@ def create_user(*, name: str, tenant: Tenant, role: Role, password: str, actor: 
 
     A repeat sets role and password anew. Refuses with REQUEST_INVALID a bad name or weak password.
     """
-    _require_name(name)
-    try:
-        validate_password(password)
-    except ValidationError as error:
-        raise DomainError("REQUEST_INVALID", " ".join(error.messages)) from error
+    _require_person(name, password)
     with transaction.atomic():
         user, is_new = get_user_model().objects.get_or_create(username=name)
-        user.is_staff = True
-        user.set_password(password)
-        user.save()
-        Membership.objects.update_or_create(user=user, tenant=tenant, defaults={"role": role})
-        history.audit(
-            tenant_id=tenant.pk,
-            actor=actor,
-            action="member.created" if is_new else "member.changed",
-            target=f"human:{name}",
-            at=clock.now(),
-            evidence={"role": role},
-        )
+        _join(user, tenant, role, password, actor=actor, is_new=is_new)
     return user
 
 
@@ -171,17 +157,14 @@ def add_member(*, caller: Caller, name: str, role: Role, password: str) -> Membe
     already: an admin of one tenant must not set the password of somebody in another.
     """
     caller.require(Role.ADMIN)
-    _require_name(name)
+    _require_person(name, password)
     tenant = Tenant.objects.get(pk=caller.tenant_id)
     try:
         with transaction.atomic():
-            get_user_model().objects.create(username=name)
-            user = create_user(
-                name=name, tenant=tenant, role=role, password=password, actor=caller.subject
-            )
+            user = get_user_model().objects.create(username=name)
+            return _join(user, tenant, role, password, actor=caller.subject, is_new=True)
     except IntegrityError as error:
         raise DomainError("REQUEST_INVALID", f"A person named {name!r} exists already.") from error
-    return Membership.objects.get(user=user, tenant=tenant)
 
 
 def create_token(
@@ -245,6 +228,36 @@ def revoke_token(*, caller: Caller, name: str, reason: str = "") -> ApiToken:
             at=at,
         )
     return token
+
+
+def _require_person(name: str, password: str) -> None:
+    _require_name(name)
+    if len(name) > _MAX_USER_NAME:
+        raise DomainError("REQUEST_INVALID", "A person's name has at most 150 characters.")
+    try:
+        validate_password(password)
+    except ValidationError as error:
+        raise DomainError("REQUEST_INVALID", " ".join(error.messages)) from error
+
+
+def _join(
+    user: User, tenant: Tenant, role: Role, password: str, *, actor: str, is_new: bool
+) -> Membership:
+    user.is_staff = True
+    user.set_password(password)
+    user.save()
+    member, _ = Membership.objects.update_or_create(
+        user=user, tenant=tenant, defaults={"role": role}
+    )
+    history.audit(
+        tenant_id=tenant.pk,
+        actor=actor,
+        action="member.created" if is_new else "member.changed",
+        target=f"human:{user.get_username()}",
+        at=clock.now(),
+        evidence={"role": role},
+    )
+    return member
 
 
 def _require_name(name: str) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.urls import reverse
-from django.utils.html import conditional_escape, format_html, format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from .. import clock
@@ -298,7 +298,7 @@ def _summary(value: Any) -> str:
     return "one value"
 
 
-def compact(value: Any, limit: int = 160) -> SafeString:
+def compact(value: Any) -> SafeString:
     """Evidence of an event on one line."""
     if not value:
         return ABSENT
@@ -308,9 +308,7 @@ def compact(value: Any, limit: int = 160) -> SafeString:
     text = " · ".join(parts)
     if not text:
         return ABSENT
-    if len(text) <= limit:
-        return conditional_escape(text)
-    return format_html('<span title="{}">{}…</span>', text[:2000], text[:limit])
+    return clipped(text[:2000])
 
 
 def _brief(value: Any) -> str:

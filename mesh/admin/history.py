@@ -95,7 +95,7 @@ class EventAdmin(ConsoleAdmin):
 
     @column(description="Evidence")
     def show_evidence(self, event: Any) -> str:
-        return display.compact(event.evidence, 100)
+        return display.compact(event.evidence)
 
     def page(self, request: HttpRequest, row: Any) -> Page:
         """One event with all its evidence."""
@@ -210,7 +210,7 @@ class AuditAdmin(ConsoleAdmin):
 
     @column(description="Reason")
     def show_reason(self, entry: AuditEntry) -> str:
-        return entry.reason or display.ABSENT
+        return display.clipped(entry.reason)
 
     @column(description="Refused")
     def show_code(self, entry: AuditEntry) -> str:

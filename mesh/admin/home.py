@@ -179,7 +179,7 @@ def _alarms(
             Alarm(
                 "warn",
                 "timer_off",
-                "over their lease",
+                "past lease end",
                 "The next sweep gives their work back; many for long means the sweeps stand still.",
                 list_url(Attempt, focus="overdue"),
             ),

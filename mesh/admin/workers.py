@@ -16,6 +16,7 @@ from ..models import (
     Runtime,
     Worker,
     WorkerEvent,
+    Workload,
 )
 from ..tenancy import Caller
 from . import display, filters
@@ -194,7 +195,7 @@ class WorkerAdmin(ConsoleAdmin):
 
     @column(description="What is off")
     def show_concern(self, worker: Worker) -> str:
-        return concern_of_worker(worker) or display.ABSENT
+        return display.clipped(concern_of_worker(worker))
 
     def page(self, request: HttpRequest, row: Worker) -> Page:
         """One worker: its three facts of liveness, its claims, what it may do, its history."""
@@ -296,6 +297,10 @@ def _recent_attempts(row: Worker) -> Table:
         "It has not finished any attempt yet.",
         note=list_of(Attempt, "All of its attempts", worker=row.pk),
     )
+
+
+def _work(workload: Workload) -> object:
+    return page_of(workload, display.named(workload.definition_id, workload.workload_id))
 
 
 def _attempts(row: Worker) -> QuerySet[Attempt]:

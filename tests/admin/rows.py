@@ -48,7 +48,14 @@ POLICY: Final = {
     "jitter": 0,
     "max_unstarted": 10,
 }
-TIMEOUTS: Final = {"cancel_grace_ms": 60_000, "execution_ms": 900_000}
+TIMEOUTS: Final = {
+    "queue_ms": None,
+    "claim_ms": None,
+    "execution_ms": 900_000,
+    "heartbeat_ms": None,
+    "overall_ms": None,
+    "cancel_grace_ms": 60_000,
+}
 _numbers = itertools.count(1)
 _STATUS_OF: Final = {
     State.CLAIMED: AttemptStatus.CLAIMED,
@@ -180,6 +187,7 @@ def workload(
         "ready_at": at,
         "overall_from": at,
         "ended_at": ago(minutes=4) if is_ended else None,
+        "event_sequence": 2 if on else 1,
         "fencing_token": 1 if on else 0,
         "attempt_count": 1 if on else 0,
         "started_attempts": 1 if on and state != State.CLAIMED else 0,
@@ -196,6 +204,7 @@ def workload(
 def event(
     of: Workload, no: int, name: str, before: str, after: str, actor: str, at: datetime
 ) -> WorkloadEvent:
+    Workload.objects.filter(pk=of.pk).update(event_sequence=no)
     return WorkloadEvent.objects.create(
         workload=of,
         sequence=no,
@@ -209,6 +218,7 @@ def event(
 
 
 def worker_event(of: Worker, no: int, name: str, before: str, after: str) -> WorkerEvent:
+    Worker.objects.filter(pk=of.pk).update(event_sequence=no)
     return WorkerEvent.objects.create(
         worker=of,
         sequence=no,
