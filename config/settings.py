@@ -14,8 +14,8 @@ import environ
 
 from config import logs
 from config.runfile import RunFile
-from mesh.api import settings as api
 from mesh.admin.theme import UNFOLD as UNFOLD
+from mesh.api import settings as api
 
 
 def refuse(problem: str) -> NoReturn:
