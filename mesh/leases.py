@@ -69,12 +69,12 @@ class Renewal:
 def present(caller: Caller, claim_id: str, *, lock_workload: bool = True) -> Presented:
     """Lock the calling worker and, where asked, the workload of the claim; read the time.
 
-    Refuses with PERMISSION_DENIED (no worker) and CLAIM_NOT_FOUND (unknown, another tenant's).
-    Must run in the transaction that makes the change.
+    Refuses with PERMISSION_DENIED (no worker), TOKEN_INVALID (displaced while it waited) and
+    CLAIM_NOT_FOUND (unknown, another tenant's). Must run in the transaction that makes the change.
     """
     require_worker(caller)
     uid = uid_of(claim_id, "claim")
-    worker = locking.lock_worker(caller.worker_pk or 0)
+    worker = workers.lock_self(caller)
     find = locking.lock_claim if lock_workload else locking.read_claim
     attempt = find(uid, caller.tenant_id) if uid else None
     if attempt is None:

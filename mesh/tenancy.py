@@ -38,6 +38,8 @@ class Caller:
     tenant: str
     role: Role | None = None
     worker_pk: int | None = None
+    # Of the credential that let a worker in; it may have registered anew by the time it acts.
+    incarnation: int | None = None
 
     @property
     def is_worker(self) -> bool:

@@ -62,7 +62,7 @@ _MOVING: Final = [
 ]
 
 _OF_CREDENTIAL: Final = """
-    select w.credential_hash, w.id, w.worker_id, w.tenant_id, t.name
+    select w.credential_hash, w.id, w.worker_id, w.incarnation, w.tenant_id, t.name
     from mesh_worker w join mesh_tenant t on t.id = w.tenant_id
     where w.credential_hash = %(hash)s and w.removed_at is null
 """
@@ -106,8 +106,10 @@ def authenticate(secret: str) -> Caller:
     found = statements.first(_OF_CREDENTIAL, {"hash": hashed})
     if found is None or not hmac.compare_digest(found[0], hashed):
         raise DomainError("TOKEN_INVALID", "The credential is unknown or was replaced.")
-    _, pk, worker_id, tenant_id, tenant = found
-    return Caller(f"worker:{worker_id}", tenant_id, tenant, worker_pk=pk)
+    _, pk, worker_id, incarnation, tenant_id, tenant = found
+    return Caller(
+        f"worker:{worker_id}", tenant_id, tenant, worker_pk=pk, incarnation=incarnation
+    )
 
 
 def subject_of(worker: Worker) -> str:
@@ -115,20 +117,32 @@ def subject_of(worker: Worker) -> str:
     return f"worker:{worker.worker_id}"
 
 
+def lock_self(caller: Caller) -> Worker:
+    """Lock the worker that calls.
+
+    Refuses with TOKEN_INVALID a process that was let in and then displaced while it waited: the
+    register that replaced its credential has committed, so it may no more act for the worker.
+    """
+    worker = locking.lock_worker(caller.worker_pk or 0)
+    if caller.incarnation is not None and caller.incarnation != worker.incarnation:
+        raise DomainError("TOKEN_INVALID", "The credential was replaced.")
+    return worker
+
+
 def lock_for(caller: Caller, worker_id: str) -> Worker:
     """Lock the worker that a call is about.
 
-    Refuses with WORKER_NOT_FOUND (unknown, removed, another tenant's) and with PERMISSION_DENIED
-    where a worker names another one.
+    Refuses with WORKER_NOT_FOUND (unknown, removed, another tenant's), with PERMISSION_DENIED
+    where a worker names another one and with TOKEN_INVALID as `lock_self` does.
     """
-    if caller.worker_pk is not None and caller.subject == f"worker:{worker_id}":
-        pk: int | None = caller.worker_pk
+    if caller.is_worker and caller.subject == f"worker:{worker_id}":
+        worker: Worker | None = lock_self(caller)
     else:
         found = Worker.objects.filter(tenant_id=caller.tenant_id, worker_id=worker_id)
         pk = found.values_list("pk", flat=True).first()
         if pk is not None and caller.is_worker:
             raise DomainError("PERMISSION_DENIED", "A worker may act only as itself.")
-    worker = None if pk is None else locking.lock_worker(pk)
+        worker = None if pk is None else locking.lock_worker(pk)
     if worker is None or worker.is_removed:
         raise DomainError("WORKER_NOT_FOUND", "There is no such worker.")
     return worker
