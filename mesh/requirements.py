@@ -13,6 +13,7 @@ set of the application is worked out anew); if none is, new kinds of work are re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 
 from . import placement
@@ -47,26 +48,24 @@ class Need:
 def find(application: Application, need: Need) -> Requirement:
     """The requirement in use for this need, made or taken back into use if there is none.
 
-    Refuses with LIMIT_EXCEEDED while `MAX_IN_USE` others have open work. Runs in the caller's
-    transaction, before it locks any worker or workload.
+    It stays in use until the caller's transaction ends, which must insert the work. Refuses with
+    LIMIT_EXCEEDED while `MAX_IN_USE` others have open work. Runs before any row of a worker or of
+    work is locked or written.
     """
     content = need.content()
-    requirement = Requirement.objects.filter(
-        application=application, digest=digest(content)
-    ).first()
-    if requirement is not None and requirement.number is not None:
-        return requirement
-    return _take_into_use(application, content)
+    return _pinned(application.pk, digest(content)) or _take_into_use(application, content)
 
 
-def keep_in_use(application: Application, requirement: Requirement) -> None:
-    """Make sure that work just inserted stands under a requirement in use.
+def keep_in_use(requirement: Requirement) -> None:
+    """Have the requirement of work that is opened again in use, also if it was put to rest.
 
-    The insert's foreign key keeps the row from being put to rest from here on; if that happened
-    between finding it and inserting, it is taken back into use.
+    It stays so until the caller's transaction ends. `MAX_IN_USE` may be overshot by this.
     """
-    if not Requirement.objects.filter(pk=requirement.pk, number__isnull=False).exists():
-        _number(_lock(application), requirement)
+    if _pinned(requirement.application_id, requirement.digest) is None:
+        locked = _lock(requirement.application)
+        requirement.refresh_from_db(fields=["number"])
+        if requirement.number is None:
+            _number(locked, requirement)
 
 
 def refresh(worker: Worker, application: Application) -> EligibleSet:
@@ -95,6 +94,25 @@ def forget(worker: Worker) -> None:
     )
 
 
+def _pinned(application_pk: int, content_digest: str) -> Requirement | None:
+    """The requirement if it is in use, kept from being put to rest until the transaction ends.
+
+    The foreign key of the work takes this very lock, but only at commit, which is too late.
+    """
+    with transaction.atomic():
+        found = Requirement.objects.raw(
+            "select * from mesh_requirement where application_id = %s and digest = %s"
+            " for key share",
+            [application_pk, content_digest],
+        )
+        for requirement in found:
+            if requirement.number is not None:
+                return requirement
+        # Taking it into use needs a stronger lock, which two that share this one never get.
+        transaction.set_rollback(True)
+    return None
+
+
 def _take_into_use(application: Application, content: dict[str, Any]) -> Requirement:
     locked = _lock(application)
     requirement, _ = Requirement.objects.get_or_create(
@@ -120,7 +138,7 @@ def _number(locked: Application, requirement: Requirement) -> None:
 
 def _put_to_rest(locked: Application) -> int:
     """Take every requirement without open work out of use; how many there were."""
-    # `for update` conflicts with inserts that point here, and skips rows that have one under way.
+    # `for update` conflicts with `_pinned`, so rows that work under way stands on are skipped.
     idle = _without_open_work(_in_use(locked)).select_for_update(of=("self",), skip_locked=True)
     pks = [each.pk for each in idle]
     rested = _without_open_work(Requirement.objects.filter(pk__in=pks)).update(number=None)

@@ -244,6 +244,7 @@ def retry(
         workload.extra_attempts += extra_attempts
         workload.unstarted_losses = workload.retries = 0
         workload.overall_from = at
+        requirements.keep_in_use(workload.requirement)
         event = make_ready(workload, at, actor=caller.subject, at=at, evidence=evidence)
         workload.save(update_fields=MOVING)
         history.write([event])
@@ -418,7 +419,6 @@ def _create(
     workload.save(force_insert=True)
     event.workload_id = workload.pk
     history.write([event])
-    requirements.keep_in_use(application, requirement)
     return workload
 
 
