@@ -159,7 +159,7 @@ class Gate:
     Only calls in other threads than the one that made the gate stop, each time they come by.
     """
 
-    def __init__(self, owner: ModuleType | type, name: str, *, after: bool = False) -> None:
+    def __init__(self, owner: ModuleType, name: str, *, after: bool = False) -> None:
         self._owner = owner
         self._name = name
         self._after = after

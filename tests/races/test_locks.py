@@ -98,7 +98,10 @@ def _from_the_worker(held: Held) -> list[Callable[[], Any]]:
 
 
 def _from_the_work(world: World, held: Held) -> list[Callable[[], Any]]:
-    named = {"caller": world.operator, "workload_id": held.workload.workload_id}
+    named: dict[str, Any] = {
+        "caller": world.operator,
+        "workload_id": held.workload.workload_id,
+    }
     return [
         partial(_enforce, held),
         partial(workloads.cancel, **named),
