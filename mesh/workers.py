@@ -107,9 +107,7 @@ def authenticate(secret: str) -> Caller:
     if found is None or not hmac.compare_digest(found[0], hashed):
         raise DomainError("TOKEN_INVALID", "The credential is unknown or was replaced.")
     _, pk, worker_id, incarnation, tenant_id, tenant = found
-    return Caller(
-        f"worker:{worker_id}", tenant_id, tenant, worker_pk=pk, incarnation=incarnation
-    )
+    return Caller(f"worker:{worker_id}", tenant_id, tenant, worker_pk=pk, incarnation=incarnation)
 
 
 def subject_of(worker: Worker) -> str:

@@ -38,7 +38,10 @@ django.setup()
 from django.db import connection
 connection.settings_dict["NAME"] = sys.argv[1]
 from mesh import settlement, workers
-workers.save = lambda worker: (print("written", flush=True), sys.stdin.read())
+settle = settlement._settle
+settlement._settle = lambda *every: (
+    settle(*every), print("written", flush=True), sys.stdin.read()
+)
 settlement.complete(
     caller=workers.authenticate(sys.argv[2]), claim_id=sys.argv[3], fencing_token=int(sys.argv[4]),
     result_id="r", output=1,
@@ -62,8 +65,8 @@ def _calls(world: World, held: Held) -> dict[str, tuple[Any, str, Callable[[], A
         "claim": (workers, "save", partial(claims.claim, **asks)),
         "start": (leases, "_write", partial(leases.start, **held.presenting)),
         "complete": (
-            workers,
-            "save",
+            settlement,
+            "_settle",
             partial(settlement.complete, **held.presenting, result_id="r", output=1),
         ),
         "recover": (workers, "save", partial(recovery._recover, held.worker.row.pk)),
