@@ -1,0 +1,125 @@
+"""How PostgreSQL finds rows: nothing reads a big table from end to end.
+
+The tables are filled as a busy system has them, and every statement that a call or a sweep makes is
+explained before it runs. What counts is the way, not the time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from mesh import claims, clock, leases, liveness, recovery, settlement
+from mesh.models import Worker
+from mesh.tenancy import Caller
+
+FILL = Path(__file__).parents[2] / "benchmarks" / "fill.sql"
+BIG = ("mesh_workload", "mesh_attempt", "mesh_workloadevent")
+QUEUED = 20_000
+# Work that is not due for an hour and would come first if it were.
+DELAYED = """
+update mesh_workload set claimable = false, priority = 1000, available_at = now() + interval '1 h'
+where id % 2 = 0
+"""
+FINISHED = """
+insert into mesh_attempt (
+    uid, workload_id, worker_id, incarnation, number, fencing_token, is_placed, status, lease_ms,
+    claimed_at, expires_at, ended_at, report_step, report_digest
+)
+select
+    gen_random_uuid(), w.id, (select min(id) from mesh_worker) + w.id % 1000, 1, 1, 1, false,
+    'WORKER_LOST', 60000, now(), now(), now(), '', ''
+from mesh_workload w
+"""
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def busy_mesh() -> Worker:
+    with connection.cursor() as cursor:
+        cursor.execute(FILL.read_text().replace("{queued}", str(QUEUED)))
+        cursor.execute(DELAYED)
+        cursor.execute(FINISHED)
+        # Numbers go on behind those that the attempts above used.
+        cursor.execute("update mesh_workload set attempt_count = 1, fencing_token = 1")
+        for table in (*BIG, "mesh_worker", "mesh_requirement"):
+            cursor.execute(f"analyze {table}")
+    return Worker.objects.get(name="worker-1")
+
+
+@contextmanager
+def explained() -> Iterator[list[str]]:
+    """The plan of each statement that runs inside."""
+    plans: list[str] = []
+
+    def explain(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if re.match(r"\s*(--|select|with|update|insert|delete)", sql, re.IGNORECASE):
+            execute("explain " + sql, params, many, context)
+            plans.append("\n".join(row[0] for row in context["cursor"].fetchall()))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(explain):
+        yield plans
+
+
+def whole_reads(plans: list[str]) -> list[str]:
+    """The plans that read a big table from end to end."""
+    return [
+        plan for plan in plans if any(re.search(rf"Seq Scan on {table}\b", plan) for table in BIG)
+    ]
+
+
+def caller(worker: Worker) -> Caller:
+    return Caller(f"worker:{worker.worker_id}", worker.tenant_id, "bench", worker_pk=worker.pk)
+
+
+def test_a_claim_reads_the_ready_index_however_much_delayed_work_stands_before(
+    busy_mesh: Worker,
+) -> None:
+    with explained() as plans:
+        taken = claims.claim(caller=caller(busy_mesh), worker_id=busy_mesh.worker_id, maximum=10)
+    assert len(taken.claims) == 10
+    assert whole_reads(plans) == []
+    assert any("using ready_work on mesh_workload" in plan for plan in plans)
+
+
+def test_a_worker_s_calls_on_a_claim_read_single_rows(busy_mesh: Worker) -> None:
+    worker = {"caller": caller(busy_mesh), "worker_id": busy_mesh.worker_id}
+    claim = claims.claim(**worker, maximum=1).claims[0]
+    shown = {
+        "caller": worker["caller"],
+        "claim_id": claim.claim_id,
+        "fencing_token": claim.fencing_token,
+    }
+    with explained() as plans:
+        leases.start(**shown)
+        leases.renew(**shown)
+        leases.checkpoint(**shown, state={"page": 1})
+        liveness.heartbeat(
+            **worker,
+            version="1",
+            capability_version=1,
+            health="HEALTHY",
+            timestamp=clock.now(),
+            running_claims=[claim.claim_id],
+        )
+        settlement.complete(**shown, result_id="r", output=None)
+    assert len(plans) > 15
+    assert whole_reads(plans) == []
+
+
+@pytest.mark.parametrize("name", recovery.SWEEPS)
+def test_a_sweep_reads_only_what_it_looks_for(busy_mesh: Worker, name: str) -> None:
+    claims.claim(caller=caller(busy_mesh), worker_id=busy_mesh.worker_id, maximum=5, lease_ms=1_000)
+    with clock.set_to(clock.now() + timedelta(seconds=2)), explained() as plans:
+        recovery.run(name)
+    assert plans
+    assert whole_reads(plans) == []
