@@ -92,9 +92,9 @@ def test_a_claim_reads_the_ready_index_however_much_delayed_work_stands_before(
 
 
 def test_a_worker_s_calls_on_a_claim_read_single_rows(busy_mesh: Worker) -> None:
-    worker = {"caller": caller(busy_mesh), "worker_id": busy_mesh.worker_id}
+    worker: dict[str, Any] = {"caller": caller(busy_mesh), "worker_id": busy_mesh.worker_id}
     claim = claims.claim(**worker, maximum=1).claims[0]
-    shown = {
+    shown: dict[str, Any] = {
         "caller": worker["caller"],
         "claim_id": claim.claim_id,
         "fencing_token": claim.fencing_token,
