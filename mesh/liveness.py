@@ -9,7 +9,7 @@ statements whatever the number of claims.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -73,6 +73,10 @@ def register(*, registration: Registration, credential: str | None) -> Registere
             actor = workers.subject_of(worker)
             at = worker.registered_at
             leases.lose(worker, abandoned, cause="abandoned", actor=actor, at=at)
+            if worker.lifecycle == Lifecycle.OFFLINE and not worker.is_unreconciled:
+                # A drain that an operator asked for ended with the last claim.
+                worker.is_unreconciled = True
+                registered = replace(registered, reconcile_required=True)
             workers.save(worker)
     return registered
 
@@ -156,6 +160,8 @@ def reconcile(
                 "The worker was drained; an operator's recover, or registering under a grant in"
                 " force, brings it back.",
             )
+        # Before claims are lost: a drain that ends with the last of them stays a drain.
+        was_offline = worker.lifecycle == Lifecycle.OFFLINE
         named_attempts = {*running_attempts, *completed_attempts, *failed_attempts}
         live = list(Attempt.objects.live().filter(worker=worker).order_by("pk"))
         kept: list[Attempt] = []
@@ -165,7 +171,7 @@ def reconcile(
             (kept if is_named else forgotten).append(each)
         leases.lose(worker, forgotten, cause="forgotten", actor=caller.subject, at=at)
         kept = [each for each in kept if not each.is_lease_over(at)]
-        _come_back(worker, caller.subject, at)
+        _come_back(worker, caller.subject, at, was_offline=was_offline)
         workers.save(worker)
         authoritative = {each.claim_id for each in kept}
         own_attempts = {each.attempt_id for each in kept}
@@ -242,10 +248,10 @@ def _tell(
     )
 
 
-def _come_back(worker: Worker, actor: str, at: datetime) -> None:
+def _come_back(worker: Worker, actor: str, at: datetime, *, was_offline: bool) -> None:
     worker.last_seen_at = at
     worker.is_unreconciled = False
-    if worker.lifecycle == Lifecycle.OFFLINE:
+    if was_offline:
         workers.clear_drain(worker)
         workers.move(worker, Lifecycle.RECOVERING, actor=actor, at=at)
         worker.recovering_since = at
