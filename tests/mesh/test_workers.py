@@ -155,7 +155,7 @@ def test_register_judges_the_revision_before_live_claims(world: World) -> None:
     ],
 )
 def test_register_wants_what_was_said_to_equal_the_grant(
-    world: World, members: dict[str, str]
+    world: World, members: dict[str, Any]
 ) -> None:
     said = replace(world.registration(), **members)
     with refused("WORKER_UNAUTHORIZED"):
