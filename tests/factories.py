@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from mesh import claims, clock, grants, leases, liveness, settlement, tenancy, workloads
@@ -64,7 +65,7 @@ class Member:
     row: Worker
     credential: str
 
-    @property
+    @cached_property
     def caller(self) -> Caller:
         return Caller(
             f"worker:{self.row.worker_id}",
@@ -82,7 +83,8 @@ class Member:
         return self.row
 
     def beat(self, *running: str, **members: Any) -> liveness.Beat:
-        said = {"health": Health.HEALTHY.value, "timestamp": clock.now(), **members}
+        said = {"health": Health.HEALTHY.value, **members}
+        said["timestamp"] = said.get("timestamp") or clock.now()
         return liveness.heartbeat(
             caller=self.caller,
             worker_id=self.worker_id,

@@ -60,7 +60,8 @@ class BrowserAuthentication(SessionAuthentication):
         # Looking for the CSRF token in a form would read the body, which no form may be anyhow.
         if request.method not in _SAFE_METHODS and "form" in request.content_type:
             raise DomainError("CONTENT_TYPE_UNSUPPORTED", "Send application/json.")
-        self.enforce_csrf(request)
+        # Django's request: this one would parse the body in the search for a form.
+        self.enforce_csrf(request._request)  # type: ignore[arg-type]  # stubs know only the other
         name = request.query_params.get(TENANT_PARAMETER)
         if name is not None:
             text(name, TENANT_PARAMETER)

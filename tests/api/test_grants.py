@@ -1,0 +1,80 @@
+"""The routes of grants, and the public keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jwt
+import pytest
+from jwt import PyJWKSet
+
+from mesh.models import Role
+from tests.factories import World
+
+from .client import assert_refused, get, post
+from .routes import issue_body, register_body
+
+
+@pytest.fixture
+def secret(world: World) -> str:
+    return world.token(Role.ADMIN)
+
+
+def test_a_grant_is_verified_by_the_public_keys(world: World, secret: str) -> None:
+    issued = post("grants", issue_body(world), secret)
+    assert issued.status == 201
+    answer = get("/.well-known/jwks.json")
+    assert "no-store" not in answer.headers["Cache-Control"]
+    key_id = jwt.get_unverified_header(issued.json["token"])["kid"]
+    key = PyJWKSet.from_dict(answer.json)[key_id]
+    claims = jwt.decode(issued.json["token"], key.key, algorithms=["EdDSA"])
+    assert claims["jti"] == issued.json["grant"]["grant_id"]
+    assert {"d", "p", "q"} & answer.json["keys"][0].keys() == set()
+
+
+def test_a_grant_is_shown_without_its_token(world: World, secret: str) -> None:
+    issued = post("grants", issue_body(world), secret).json
+    found = get(f"grants/{issued['grant']['grant_id']}", secret)
+    assert found.json == issued["grant"]
+    assert issued["token"] not in found.text
+    assert found.json["constraints"] == {"worker_names": ["edge-*"]}
+    assert found.json["status"] == "ACTIVE"
+
+
+def test_issue_refuses_what_nothing_asks_for(world: World, secret: str) -> None:
+    bodies: list[tuple[dict[str, Any], str]] = [
+        ({"resources": [{"kind": "COLLECTION", "uri": "flow://documents"}]}, "REQUEST_INVALID"),
+        ({"resources": [{"kind": "APPLICATION", "uri": "flow://other"}]}, "REQUEST_INVALID"),
+        ({"resources": [{"kind": "APPLICATION"}]}, "REQUEST_INVALID"),
+        ({"constraints": {"environments": ["x"]}}, "REQUEST_INVALID"),
+        ({"constraints": {"worker_names": ["a b"]}}, "REQUEST_INVALID"),
+        ({"subject": "nobody"}, "REQUEST_INVALID"),
+        ({"capabilities": []}, "REQUEST_INVALID"),
+        ({"capabilities": ["worker:*"]}, "REQUEST_INVALID"),
+        ({"capabilities": ["worker:register"] * 257}, "REQUEST_INVALID"),
+        ({"expires_in_ms": 999}, "REQUEST_INVALID"),
+        ({"expires_in_ms": 365 * 86_400_000 + 1}, "REQUEST_INVALID"),
+        ({"revision": 0}, "REQUEST_INVALID"),
+        ({"not_before": "2999-01-01T00:00:00Z"}, "REQUEST_INVALID"),
+        ({"supersedes": "nothing"}, "GRANT_NOT_FOUND"),
+        ({"application": "nothing"}, "APPLICATION_NOT_FOUND"),
+    ]
+    for members, code in bodies:
+        assert_refused(post("grants", issue_body(world, **members), secret), code)
+
+
+def test_a_superseding_grant_ends_registering_with_the_old(world: World, secret: str) -> None:
+    old = post("grants", issue_body(world, constraints={}), secret).json
+    new = issue_body(world, supersedes=old["grant"]["grant_id"])
+    assert post("grants", new, secret).json["grant"]["supersedes"] == old["grant"]["grant_id"]
+    assert_refused(post("workers", register_body(world, grant=old["token"])), "GRANT_REVOKED")
+    found = get(f"grants/{old['grant']['grant_id']}", secret)
+    assert found.json["status"] == "SUPERSEDED"
+
+
+def test_revoke_ends_a_grant_at_once(world: World, secret: str) -> None:
+    grant, token = world.grant()
+    answer = post(f"grants/{grant.grant_id}/revoke", {"reason": "leaked"}, secret)
+    assert (answer.json["status"], answer.json["revoke_reason"]) == ("REVOKED", "leaked")
+    assert_refused(post("workers", register_body(world, grant=token)), "GRANT_REVOKED")
+    assert post(f"grants/{grant.grant_id}/revoke", None, secret).json["status"] == "REVOKED"

@@ -1,0 +1,155 @@
+"""The invariants hold for what the domain makes, and each is seen to break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.db import connection
+
+from mesh import invariants
+from mesh.models import (
+    Attempt,
+    AttemptStatus,
+    Result,
+    State,
+    Worker,
+    WorkerEvent,
+    Workload,
+    WorkloadEvent,
+)
+from tests.factories import World, in_state
+
+AT_REST = (
+    State.READY,
+    State.CLAIMED,
+    State.RUNNING,
+    State.CHECKPOINTED,
+    State.CANCELLATION_REQUESTED,
+    State.SUCCEEDED,
+    State.DEAD_LETTER,
+    State.CANCELLED,
+)
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    return World()
+
+
+@pytest.fixture
+def unguarded(world: World) -> World:
+    """A world whose database lets rows be changed that it would protect."""
+    with connection.cursor() as cursor:
+        cursor.execute("set local session_replication_role = replica")
+    return world
+
+
+@pytest.mark.parametrize("state", AT_REST)
+def test_nothing_is_broken_in_any_state_at_rest(state: State, world: World) -> None:
+    in_state(world, state)
+    assert invariants.broken() == {}
+
+
+def test_nothing_is_broken_by_a_second_try(world: World) -> None:
+    worker = world.worker()
+    held = world.running(worker, retry_policy={"retry_on": ["broken"], "initial_delay_ms": 0})
+    worker.fail(held.claim)
+    (again,) = worker.claim()
+    worker.start(again)
+    worker.complete(again)
+    assert held.refresh().state == State.SUCCEEDED
+    assert invariants.broken() == {}
+
+
+def _second_live_attempt(world: World) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("drop index one_live_attempt_per_workload")
+    attempt = world.claimed().attempt
+    attempt.pk, attempt.number, attempt.fencing_token = None, 2, 2
+    attempt.uid = attempt.uid.__class__(int=1)
+    attempt.save()
+
+
+def _wrong_active(world: World) -> None:
+    Worker.objects.filter(pk=world.claimed().worker.row.pk).update(active=0)
+
+
+def _live_attempt_of_ready_work(world: World) -> None:
+    Workload.objects.filter(pk=world.claimed().workload.pk).update(state=State.READY)
+
+
+def _falling_token(world: World) -> None:
+    Attempt.objects.filter(pk=world.claimed().attempt.pk).update(fencing_token=7)
+
+
+def _uncounted_start(world: World) -> None:
+    Workload.objects.filter(pk=world.running().workload.pk).update(started_attempts=0)
+
+
+def _succeeded_without_an_attempt(world: World) -> None:
+    attempt = world.succeeded().attempt
+    Attempt.objects.filter(pk=attempt.pk).update(status=AttemptStatus.FAILED)
+
+
+def _no_result(world: World) -> None:
+    Result.objects.filter(workload=world.succeeded().workload).delete()
+
+
+def _no_end(world: World) -> None:
+    Workload.objects.filter(pk=world.succeeded().workload.pk).update(ended_at=None)
+
+
+def _gap(world: World) -> None:
+    events = WorkloadEvent.objects.filter(workload=world.succeeded().workload)
+    events.filter(sequence=2).delete()
+
+
+def _broken_chain(world: World) -> None:
+    events = WorkloadEvent.objects.filter(workload=world.succeeded().workload)
+    events.filter(sequence=3).update(from_state=State.READY)
+
+
+def _other_last_state(world: World) -> None:
+    Workload.objects.filter(pk=world.running().workload.pk).update(event_sequence=9)
+
+
+def _gap_of_a_worker(world: World) -> None:
+    events = WorkerEvent.objects.filter(worker=world.worker().row).order_by("sequence")
+    WorkerEvent.objects.filter(pk=events[0].pk).update(sequence=-5)
+
+
+BREAKS: dict[str, Callable[[World], None]] = {
+    "a_workload_has_at_most_one_live_attempt": _second_live_attempt,
+    "active_is_the_number_of_live_attempts": _wrong_active,
+    "a_live_attempt_is_there_exactly_while_work_is_claimed": _live_attempt_of_ready_work,
+    "fencing_tokens_rise_with_attempt_numbers": _falling_token,
+    "attempts_are_counted": _uncounted_start,
+    "work_succeeded_exactly_when_one_attempt_did": _succeeded_without_an_attempt,
+    "a_result_is_there_exactly_when_work_succeeded": _no_result,
+    "work_has_an_end_exactly_when_it_ended": _no_end,
+    "workload_history_has_no_gap": _gap,
+    "workload_history_goes_from_state_to_state": _broken_chain,
+    "workload_history_ends_where_the_work_is": _other_last_state,
+    "worker_history_has_no_gap": _gap_of_a_worker,
+}
+
+
+def test_every_rule_has_a_case_that_breaks_it() -> None:
+    assert BREAKS.keys() == invariants.RULES.keys()
+
+
+@pytest.mark.parametrize("rule", BREAKS)
+def test_a_broken_rule_names_its_rows(rule: str, unguarded: World) -> None:
+    BREAKS[rule](unguarded)
+    found = invariants.broken()
+    assert rule in found
+    assert 1 <= len(found[rule]) <= invariants.MAX_ROWS
+    assert {"workload_id", "worker_id"} & found[rule][0].keys()
+
+
+def test_rows_are_bounded(unguarded: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invariants, "MAX_ROWS", 2)
+    for _ in range(3):
+        _no_end(unguarded)
+    assert len(invariants.broken()["work_has_an_end_exactly_when_it_ended"]) == 2
