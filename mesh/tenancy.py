@@ -236,6 +236,8 @@ def _require_person(name: str, password: str) -> None:
     _require_name(name)
     if len(name) > _MAX_USER_NAME:
         raise DomainError("REQUEST_INVALID", "A person's name has at most 150 characters.")
+    if not password.strip():
+        raise DomainError("REQUEST_INVALID", "A password is needed.")
     try:
         validate_password(password)
     except ValidationError as error:
