@@ -80,14 +80,15 @@ def summarize(value: Any, context: Context) -> Any:
     """
     text = read_document(value).decode(errors="replace")
     paragraphs = [part for part in re.split(r"\n\s*\n", text) if part.strip()][:200]
-    done = context.previous_checkpoint or {"paragraphs": 0, "words": {}}
-    words, first = Counter(done["words"]), done["paragraphs"]
+    done = context.previous_checkpoint or {"paragraphs": 0, "words": []}
+    # Kept as pairs: as keys, words like "token" would be taken for secrets.
+    words, first = Counter(dict(done["words"])), done["paragraphs"]
     for number, paragraph in enumerate(paragraphs[first:], start=first + 1):
         context.stop_if_cancelled()
         words.update(word for word in _WORD.findall(paragraph.lower()) if word not in _COMMON)
         if value.get("pace_ms"):
             time.sleep(value["pace_ms"] / 1000)
-            context.checkpoint({"paragraphs": number, "words": dict(words.most_common(100))})
+            context.checkpoint({"paragraphs": number, "words": words.most_common(100)})
     if first:
         context.log(f"went on after paragraph {first} of an earlier attempt")
     return {
