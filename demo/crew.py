@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ CAPABILITIES = (CHECKSUM, COUNT, SUMMARIZE)
 
 STOP_PATIENCE = 15.0
 _FIRST_KILL = 45.0
+_KILL_PATIENCE = 30.0
 # Back before anybody missed it; or so late that its lease ran out and it counts as silent.
 _ABSENCES = (5.0, 50.0)
 
@@ -61,9 +63,18 @@ class Crew:
     """All agents. `tend` is called often and never waits; `stop` does."""
 
     def __init__(
-        self, url: str, folder: Path, environment: dict[str, str], number: int, kill_every: float
+        self,
+        url: str,
+        folder: Path,
+        environment: dict[str, str],
+        *,
+        number: int,
+        kill_every: float,
+        busy: Callable[[], set[str]],
     ) -> None:
+        """`busy` names those in the middle of long work: to kill one of them shows the most."""
         self._url = url
+        self._busy = busy
         self._folder = folder
         self._environment = environment
         self._kill_every = kill_every
@@ -107,10 +118,15 @@ class Crew:
 
     def _kill_one(self, now: float) -> None:
         running = [member for member in self.members if member.process is not None]
-        self._kill_at = now + self._kill_every * random.uniform(0.8, 1.2)  # noqa: S311  a demo
-        if not running:
+        busy = self._busy()
+        victims = [member for member in running if member.name in busy]
+        if not victims and now < self._kill_at + _KILL_PATIENCE:
             return
-        victim = random.choice(running)  # noqa: S311  a demo
+        self._kill_at = now + self._kill_every * random.uniform(0.8, 1.2)  # noqa: S311  a demo
+        victims = victims or running
+        if not victims:
+            return
+        victim = random.choice(victims)  # noqa: S311  a demo
         absence = _ABSENCES[self._kills % len(_ABSENCES)]
         self._kills += 1
         log.info("killing %s; it comes back in %.0f s", victim.name, absence)

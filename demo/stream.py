@@ -27,7 +27,7 @@ _MENU: tuple[tuple[int, str, dict[str, Any]], ...] = (
     (40, CHECKSUM, {}),
     (30, COUNT, {}),
     (12, SUMMARIZE, {"sentences": 3}),
-    (8, SUMMARIZE, {"sentences": 3, "pace_ms": 400}),
+    (12, SUMMARIZE, {"sentences": 3, "pace_ms": 600}),
     (7, CHECKSUM, {"unreachable_until": 2}),
     (1, COUNT, {"file": "gone.md"}),
 )
@@ -79,6 +79,17 @@ class Stream:
             total += len(self._client.call("GET", "workloads", params=query)["results"])
         return total
 
+    def busy_workers(self) -> set[str]:
+        """Names of the workers in the middle of work that keeps checkpoints."""
+        query = {"application": APPLICATION, "state": "CHECKPOINTED"}
+        try:
+            works = self._client.call("GET", "workloads", params=query)["results"]
+            workers = self._client.call("GET", "workers", params={"application": APPLICATION})
+        except (ApiError, UnreachableError):
+            return set()
+        holders = {work["current_claim"]["worker_id"] for work in works if work["current_claim"]}
+        return {row["name"] for row in workers["results"] if row["worker_id"] in holders}
+
     def _submit_one(self, now: float) -> None:
         weights = [weight for weight, _definition, _extra in _MENU]
         _weight, definition, extra = random.choices(_MENU, weights)[0]  # noqa: S311  a demo
@@ -97,7 +108,7 @@ class Stream:
             fields["policy"] = {"required_labels": {"zone": "b"}}
         key = f"demo-{self._series}-{self._number}"
         workload = self._submit(definition, document | extra, key=key, trigger="demo", **fields)
-        if "pace_ms" in extra and chance > 0.75:
+        if "pace_ms" in extra and chance > 0.7:
             self._cancels.append((now + 4.0, workload["workload_id"]))
 
     def _submit_new_arrivals(self) -> None:

@@ -1,6 +1,8 @@
 """The demo's handlers and its stream of work."""
 
 import json
+import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import respx
 
 from demo import handlers, stream
-from demo.crew import CHECKSUM, COUNT, SUMMARIZE
+from demo.crew import CHECKSUM, COUNT, SUMMARIZE, Crew
 from mesh.agent import Context, WorkCancelled, WorkFailure
 from mesh.agent.client import ApiClient
 
@@ -139,6 +141,25 @@ def test_a_document_in_the_inbox_is_worked_on_once_until_it_changes(folder: Path
     inbox = Counter(body["definition_id"] for body in made if body["trigger"] == "inbox")
     assert inbox == {CHECKSUM: 2, COUNT: 2, SUMMARIZE: 2}
     assert len({body["idempotency_key"] for body in made}) == len(made)
+
+
+@respx.mock
+def test_the_agent_that_is_killed_is_one_in_the_middle_of_long_work(folder: Path) -> None:
+    works = [{"current_claim": {"worker_id": "w2"}}]
+    workers = [{"worker_id": "w1", "name": "demo-1"}, {"worker_id": "w2", "name": "demo-2"}]
+    respx.get(f"{URL}/api/v1/workloads").respond(json={"results": works})
+    respx.get(f"{URL}/api/v1/workers").respond(json={"results": workers})
+    one = stream.Stream(ApiClient(URL), {"inbox": folder})
+    sleepers = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+    team = Crew(URL, folder, {}, number=3, kill_every=0.001, busy=one.busy_workers)
+    for member, sleeper in zip(team.members, sleepers, strict=True):
+        member.process = sleeper
+    time.sleep(0.002)
+    team.tend()
+    ended = [member.name for member in team.members if member.process is None]
+    team.stop()
+    assert ended == ["demo-2"]
+    assert [sleeper.returncode for sleeper in sleepers] == [-15, -9, -15]
 
 
 @respx.mock

@@ -74,9 +74,11 @@ def _run(folder: Path, url: str, agents: int, kill_every: float) -> None:
     signals = Signals()
     client = ApiClient(url, token=(folder / "token").read_text())
     work = stream.Stream(client, folders)
-    team = crew.Crew(url, folder, environment, agents, kill_every)
+    team = crew.Crew(
+        url, folder, environment, number=agents, kill_every=kill_every, busy=work.busy_workers
+    )
     try:
-        while not signals.wait(random.uniform(0.6, 1.6)):  # noqa: S311  a demo
+        while not signals.wait(random.uniform(0.5, 1.2)):  # noqa: S311  a demo
             team.tend()
             work.step()
     finally:
