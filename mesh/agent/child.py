@@ -66,6 +66,11 @@ class Channel:
             self.stop = commands.Stop(grace=frame["grace"])
 
 
+def _text(text: str) -> str:
+    """A text that can be sent: names of files may hold what is no Unicode."""
+    return text.encode(errors="replace").decode().replace("\0", "�")
+
+
 def _carry_out(job: dict[str, Any], channel: Channel, templates: dict[str, Any]) -> dict[str, Any]:
     template = templates.get(job["definition_id"])
     if template is not None:
@@ -94,7 +99,7 @@ def _outcome(job: dict[str, Any], channel: Channel, templates: dict[str, Any]) -
         return {
             "outcome": "fail",
             "kind": failure.kind,
-            "error": failure.error[:_ERROR_LIMIT],
+            "error": _text(failure.error)[:_ERROR_LIMIT],
             "details": failure.details,
             "no_effect": failure.no_effect,
         }
@@ -102,8 +107,8 @@ def _outcome(job: dict[str, Any], channel: Channel, templates: dict[str, Any]) -
         return {
             "outcome": "fail",
             "kind": "exception",
-            "error": f"{type(error).__name__}: {error}"[:_ERROR_LIMIT],
-            "details": {"traceback": traceback.format_exc(limit=-8)[-_ERROR_LIMIT:]},
+            "error": _text(f"{type(error).__name__}: {error}")[:_ERROR_LIMIT],
+            "details": {"traceback": _text(traceback.format_exc(limit=-8))[-_ERROR_LIMIT:]},
             "no_effect": False,
         }
 

@@ -114,6 +114,8 @@ class ApiClient:
             timeout=httpx.Timeout(CALL_TIMEOUT, connect=CONNECT_TIMEOUT),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             headers={"Accept": "application/json", "User-Agent": "fencepost-agent/1"},
+            # A proxy from the environment is for other machines.
+            trust_env=httpx.URL(url).host not in ("localhost", "127.0.0.1", "::1"),
         )
 
     def close(self) -> None:

@@ -22,7 +22,12 @@ def fail(value: Any, context: Context) -> Any:
 
 @handler("test.raise")
 def raise_error(value: Any, context: Context) -> Any:
-    raise ValueError("broken")
+    raise ValueError(f"broken {value}")
+
+
+@handler("test.raise.odd")
+def raise_odd_error(value: Any, context: Context) -> Any:
+    raise OSError("no such file: \udcff\0")
 
 
 @handler("test.crash")
@@ -68,6 +73,8 @@ def output(value: Any, context: Context) -> Any:
         return {1, 2}
     if value == "nan":
         return float("nan")
+    if value == "surrogate":
+        return "\udcff"
     return {"password": "hunter2"}
 
 

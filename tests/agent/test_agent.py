@@ -1,13 +1,16 @@
 """An agent as a process against a small server: the life of claims, and of the agent itself."""
 
+import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.agent.conftest import StartAgent, eventually, is_running
+from tests.agent.conftest import ROOT, StartAgent, eventually, is_running
 from tests.agent.fake_mesh import FakeMesh
 
 
@@ -50,10 +53,12 @@ def test_several_claims_are_asked_for_at_once_and_never_more_than_slots(
     [
         ("test.fail", {"kind": "transient_connection"}, "transient_connection"),
         ("test.raise", None, "exception"),
+        ("test.raise.odd", None, "exception"),
         ("test.crash", "exit", "exit_3"),
         ("test.crash", "signal", "signal_11"),
         ("test.output", "not json", "output_invalid"),
         ("test.output", "nan", "output_invalid"),
+        ("test.output", "surrogate", "output_invalid"),
         ("test.output", "secret", "secret_rejected"),
     ],
 )
@@ -312,3 +317,34 @@ def test_an_empty_answer_says_why(mesh: FakeMesh, start_agent: StartAgent) -> No
     agent = start_agent()
     eventually(lambda: "no work for this worker: GRANT" in agent.log)
     assert agent.terminate() == 0
+
+
+def test_logs_can_be_json_lines(mesh: FakeMesh, start_agent: StartAgent) -> None:
+    work = mesh.submit("test.fail", {"kind": "k"})
+    agent = start_agent("--json-logs", "--quiet")
+    eventually(lambda: work.failure and agent.log)
+    assert agent.terminate() == 0
+    lines = [json.loads(line) for line in agent.log.splitlines()]
+    assert {"level": "warning", "message": "w0 failed: k"}.items() <= lines[0].items()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--label", "zone"), ("--command", "no separator"), ("--resource", "cpu_millis=many")],
+)
+def test_options_that_cannot_be_read_are_refused(
+    start_agent: StartAgent, options: tuple[str, str]
+) -> None:
+    agent = start_agent(*options)
+    assert agent.wait() == 2
+    assert options[0] in agent.log
+
+
+def test_the_agent_loads_nothing_of_the_server() -> None:
+    modules = "mesh.agent.loop, mesh.agent.child, mesh.agent.__main__, demo.handlers"
+    code = f"import sys, {modules}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    ours = {name for name in loaded if name.split(".")[0] in ("mesh", "config", "django")}
+    assert {name for name in ours if not name.startswith("mesh.agent")} == {"mesh"}
