@@ -90,6 +90,30 @@ def test_work_of_a_killed_agent_is_done_by_another_under_a_higher_token(
     assert "reconciled" in again.log
 
 
+def test_the_sweeps_hand_on_the_work_of_an_agent_that_never_comes_back(
+    server: RealServer, agent: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    started, until = tmp_path / "started", tmp_path / "until"
+    work = server.submit("test.wait", {"started": str(started), "until": str(until)})
+    first = agent("one", "--concurrency", "1")
+    eventually(started.exists)
+    agent("two")
+    first.kill()
+    until.touch()
+
+    def has_recovered() -> bool:
+        server.manage("sweep", "recover_expired_leases")
+        return server.state(work) not in ("RUNNING", "CLAIMED")
+
+    eventually(has_recovered, "the lease is over and the work lost")
+    eventually(lambda: server.state(work) == "SUCCEEDED")
+    detail = server.workload(work)
+    assert (detail["attempt_count"], detail["fencing_token"]) == (2, 2)
+    assert server.worker("one")["lifecycle"] == "READY", "only silence makes a worker OFFLINE"
+    server.manage("sweep", "detect_silent_workers")
+    assert server.worker("one")["lifecycle"] == "OFFLINE"
+
+
 def test_a_result_finished_during_an_outage_is_delivered_after_it(
     server: RealServer, agent: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:
