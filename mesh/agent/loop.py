@@ -8,7 +8,6 @@ import logging
 import random
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
@@ -25,10 +24,11 @@ from mesh.agent.commands import Template
 from mesh.agent.delivery import Deliverer
 from mesh.agent.options import AgentOptions, GrantMissingError
 from mesh.agent.reconcile import Reconciler
+from mesh.agent.renewals import Renewals
 from mesh.agent.runtimes import RunnerError, Runners, RunnerSettings
 from mesh.agent.session import DisplacedError, HaltedError, RegistrationError, Session
 from mesh.agent.signals import Signals
-from mesh.agent.slots import LOST_CODES, Slots
+from mesh.agent.slots import Slots
 from mesh.agent.spool import Spool
 from mesh.agent.state import State
 from mesh.agent.works import ServerClock, StopReason, Work, WorkTable
@@ -40,7 +40,6 @@ _POLL_MAX = 1.0
 _LINGER = 0.004
 _MAX_CLAIMS = 100
 _DELIVERY_GRACE = 10.0
-_RENEWERS = 4
 _GRANT_WARNING_S = 24 * 3600
 
 
@@ -85,7 +84,7 @@ class Agent:
         self._reported_time = datetime.now(UTC)
         self._missing: set[str] = set()
         self._said: dict[str, object] = {}
-        self._renewing: set[str] = set()
+        self._renewals = Renewals(self._session, self._table, self._halt)
         self._drained = threading.Event()
         self._failure: Exit | None = None
 
@@ -143,7 +142,7 @@ class Agent:
             self._failure = Exit.FORCED
             return
         self._slots.start_threads()
-        for target in (self._claim_forever, self._beat_forever, self._watch_leases):
+        for target in (self._claim_forever, self._beat_forever, self._renewals.run):
             threading.Thread(target=self._guarded, args=(target,), daemon=True).start()
         threading.Thread(target=self._guarded, args=(self._deliverer.run,), daemon=True).start()
 
@@ -389,47 +388,6 @@ class Agent:
             self._reconciler.run()
         if required is not None:
             self._kick.set()
-
-    # Leases
-
-    def _watch_leases(self) -> None:
-        """Renew by itself what the heartbeats did not renew in time."""
-        with ThreadPoolExecutor(_RENEWERS, thread_name_prefix="renew") as pool:
-            while not self._halt.wait(0.2):
-                for work in self._table.all():
-                    if self._is_due(work):
-                        self._renewing.add(work.claim_id)
-                        pool.submit(self._renew, work)
-
-    def _is_due(self, work: Work) -> bool:
-        left = work.lease_left
-        is_close = 0 < left < work.lease_ms / 3000
-        return is_close and work.is_renewable and work.claim_id not in self._renewing
-
-    def _renew(self, work: Work) -> None:
-        asked_at = time.monotonic()
-        try:
-            answer = self._session.call(
-                lambda: self._client.renew(
-                    work.claim_id,
-                    work.fencing_token,
-                    lease_ms=work.lease_ms,
-                    timeout=min(5.0, max(0.2, work.lease_left)),
-                )
-            )
-            work.renewed(asked_at)
-            if answer["cancel_requested"]:
-                work.request_stop(StopReason.CANCELLED)
-        except ApiError as error:
-            if error.code in LOST_CODES:
-                work.lose()
-            elif not is_transient(error):
-                work.is_renewable = False
-                log.warning("lease of %s is not renewed: %s", work.workload_id, error.code)
-        except (UnreachableError, DisplacedError):
-            pass
-        finally:
-            self._renewing.discard(work.claim_id)
 
     def _say(self, about: str, text: str | None, level: int = logging.INFO) -> None:
         """Log something only when it is news."""

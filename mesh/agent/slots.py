@@ -15,7 +15,7 @@ from mesh.agent.runtimes import Runner, RunnerDiedError, RunnerError, Runners
 from mesh.agent.session import DisplacedError, Session
 from mesh.agent.spool import Report
 from mesh.agent.state import State
-from mesh.agent.works import AT_ONCE, Phase, StopReason, Work, WorkTable
+from mesh.agent.works import AT_ONCE, LOST_CODES, Phase, StopReason, Work, WorkTable
 
 log = logging.getLogger("mesh.agent")
 
@@ -186,7 +186,7 @@ class Slots:
         finally:
             if workdir is not None:
                 self._state.remove_workdir(workdir)
-        return _judge(work, frame, reason)
+        return judge(work, frame, reason)
 
     def _run_job(
         self, work: Work, runner: Runner, workdir: Path | None
@@ -271,16 +271,6 @@ class Slots:
         return {"stored": True}
 
 
-LOST_CODES = frozenset(
-    {
-        "CLAIM_NOT_FOUND",
-        "WORKLOAD_CLAIM_INVALID",
-        "WORKLOAD_STALE_FENCE",
-        "WORKLOAD_LEASE_EXPIRED",
-    }
-)
-
-
 def _report(work: Work, outcome: str, body: dict[str, Any]) -> Report:
     if not work.is_hold:
         # Says something only of work whose effects must not be repeated.
@@ -296,7 +286,7 @@ def _report(work: Work, outcome: str, body: dict[str, Any]) -> Report:
     )
 
 
-def _judge(work: Work, frame: dict[str, Any] | None, reason: StopReason | None) -> Report | None:
+def judge(work: Work, frame: dict[str, Any] | None, reason: StopReason | None) -> Report | None:
     """What to report of work that ended as `frame` says (None: killed), stopped for `reason`.
 
     Of `hold` work the truth counts, whatever was asked meanwhile; other work that was told to

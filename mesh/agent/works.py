@@ -16,6 +16,17 @@ from typing import Any
 _REMEMBERED = 2000
 
 
+# The server's ways to say that a claim no longer counts.
+LOST_CODES = frozenset(
+    {
+        "CLAIM_NOT_FOUND",
+        "WORKLOAD_CLAIM_INVALID",
+        "WORKLOAD_STALE_FENCE",
+        "WORKLOAD_LEASE_EXPIRED",
+    }
+)
+
+
 class StopReason(Enum):
     """Why work must stop before its end."""
 

@@ -22,6 +22,7 @@ from mesh.agent.client import (
 from mesh.agent.delivery import instead_of
 from mesh.agent.options import AgentOptions
 from mesh.agent.session import Session
+from mesh.agent.slots import judge
 from mesh.agent.spool import Report, Spool
 from mesh.agent.state import State, StateForeignError, StateInUseError
 from mesh.agent.works import ServerClock, StopReason, Work, WorkTable
@@ -204,6 +205,37 @@ def test_a_claim_is_taken_in_once_also_after_its_end() -> None:
     assert not table.add(work())
     table.remove(one)
     assert not table.add(work())
+
+
+COMPLETE = {"outcome": "complete", "output": 1}
+FAIL = {"outcome": "fail", "kind": "k", "error": "e"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "frame", "told"),
+    [
+        ("requeue", None, COMPLETE, "complete"),
+        ("requeue", StopReason.CANCELLED, COMPLETE, "cancelled"),
+        ("requeue", StopReason.CANCELLED, FAIL, "cancelled"),
+        ("requeue", StopReason.TIMEOUT, COMPLETE, "timeout"),
+        ("requeue", StopReason.SHUTDOWN, COMPLETE, "complete"),
+        ("requeue", StopReason.SHUTDOWN, None, "worker_failure"),
+        ("requeue", StopReason.LEASE_OVER, None, None),
+        ("hold", StopReason.CANCELLED, COMPLETE, "complete"),
+        ("hold", StopReason.CANCELLED, FAIL, "k"),
+        ("hold", StopReason.CANCELLED, None, "cancelled"),
+        ("hold", StopReason.TIMEOUT, COMPLETE, "complete"),
+        ("hold", StopReason.SHUTDOWN, None, None),
+        ("hold", None, {"outcome": "cancelled"}, "exception"),
+    ],
+)
+def test_what_is_told_of_work_that_was_asked_to_stop(
+    policy: str, reason: StopReason | None, frame: dict[str, Any] | None, told: str | None
+) -> None:
+    """Of `hold` work the truth; other work that was told to stop counts as stopped."""
+    told_of = judge(work(lost_policy=policy), frame, reason)
+    found = None if told_of is None else told_of.body.get("kind", told_of.outcome)
+    assert found == told
 
 
 # Spool and delivery
