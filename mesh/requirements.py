@@ -68,6 +68,20 @@ def keep_in_use(requirement: Requirement) -> None:
             _number(locked, requirement)
 
 
+def wake(*, workload_pk: int) -> None:
+    """Have ended work that is to be ready again stand under a requirement in use.
+
+    Its requirement may have been put to rest meanwhile, and no worker would find it. Locks the
+    application's row until the transaction ends, so that it is not put to rest again before the
+    work is seen to be open; it comes before any lock of a worker or workload.
+    """
+    requirement = Requirement.objects.select_related("application").get(workloads=workload_pk)
+    locked = _lock(requirement.application)
+    requirement.refresh_from_db(fields=["number"])
+    if requirement.number is None:
+        _number(locked, requirement)
+
+
 def refresh(worker: Worker, application: Application) -> EligibleSet:
     """Bring a locked worker's eligible set up to date with its application's requirements."""
     eligible = EligibleSet.objects.filter(worker=worker).first() or EligibleSet(worker=worker)

@@ -5,7 +5,7 @@ legal arrow, and each change has its event, numbered without a gap, in the same 
 SUCCEEDED and CANCELLED are never left. Claims and their leases belong to `mesh.leases`.
 
 Locks: submit locks nothing but the application row when a new kind of work appears; cancel locks
-the workload only (it frees no slot); retry the workload.
+the workload only (it frees no slot); retry the application row, then the workload.
 """
 
 import random
@@ -236,6 +236,7 @@ def retry(
         raise DomainError("REQUEST_INVALID", "From 1 to 100 extra attempts.")
     pk = _pk_for(caller, workload_id)
     with transaction.atomic():
+        requirements.wake(workload_pk=pk)
         workload = _locked(pk)
         if workload.state != State.DEAD_LETTER:
             raise denied(workload, State.READY)
