@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import messages
+from django.contrib.admin import display as admin_display
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
@@ -15,6 +17,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from . import access
 from .acts import MAX_ROWS, Act, Report, keys, run
@@ -204,6 +208,16 @@ class ConsoleAdmin(ModelAdmin):
         return {
             each.name: (_ask(each), each.name, each.label) for each in self.allowed_acts(request)
         }
+
+    @admin_display(description="Choose")
+    def action_checkbox(self, obj: Model) -> SafeString:
+        return format_html(
+            '<input type="checkbox" class="action-select" name="{}" value="{}"'
+            ' aria-label="Choose {}">',
+            ACTION_CHECKBOX_NAME,
+            obj.pk,
+            obj,
+        )
 
     # --- detail -----------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ from .paging import capped_count, capped_text
 
 _DAY: Final = timedelta(days=1)
 _SHOWN: Final = 5
+# An alarm need not know how many beyond this.
+_MANY: Final = 1_000
 _OPEN_STATES: Final = (
     State.READY,
     State.CLAIMED,
@@ -163,7 +165,7 @@ def _alarms(
         alarms.append(_incident_alarm(incident))
     counted = [
         (
-            capped_count(stuck_ones),
+            capped_count(stuck_ones, _MANY),
             "attempt",
             Alarm(
                 "warn",
@@ -174,7 +176,7 @@ def _alarms(
             ),
         ),
         (
-            capped_count(overdue(attempts)),
+            capped_count(overdue(attempts), _MANY),
             "attempt",
             Alarm(
                 "warn",
@@ -185,7 +187,7 @@ def _alarms(
             ),
         ),
         (
-            capped_count(dead),
+            capped_count(dead, _MANY),
             "workload",
             Alarm(
                 "bad",
@@ -215,7 +217,7 @@ def _alarms(
 
 
 def _many(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{capped_text(count)} {noun}s"
+    return f"1 {noun}" if count == 1 else f"{capped_text(count, _MANY)} {noun}s"
 
 
 def _sweep_alarms(runs: list[SweepRun]) -> list[Alarm]:
@@ -262,4 +264,4 @@ def _grants_ending(mine: list[int]) -> int:
         workers__removed_at__isnull=True,
         workers__isnull=False,
     )
-    return capped_count(ending.values("pk").distinct())
+    return capped_count(ending.values("pk").distinct(), _MANY)

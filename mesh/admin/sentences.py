@@ -50,12 +50,12 @@ def about_worker(worker: Worker) -> Sentence:
         return format_html("Removed {}; kept for its history.", age(worker.removed_at))
     if worker.lifecycle == Lifecycle.OFFLINE:
         return _about_offline(worker)
-    if is_silent(worker):
-        return format_html(
-            "Not heard since {}: the next sweep takes it offline.", age(worker.last_seen_at)
-        )
     if worker.lifecycle == Lifecycle.DRAINING:
         return _about_draining(worker)
+    if is_silent(worker):
+        return format_html(
+            "Last heard {}: the next sweep takes it offline.", age(worker.last_seen_at)
+        )
     if worker.is_unreconciled:
         return "Registered again while earlier claims live: it must reconcile before it may work."
     if worker.lifecycle == Lifecycle.REGISTERED:

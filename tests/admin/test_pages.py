@@ -304,3 +304,9 @@ def test_a_wrong_password_is_answered_without_telling_which_part(
     for name in ("vera", "nobody"):
         answer = Client().post(reverse("admin:login"), {"username": name, "password": "wrong"})
         assert "Please enter the correct username and password" in answer.content.decode()
+
+
+def test_a_missing_page_is_answered_in_the_consoles_own_words(viewer: Client) -> None:
+    answer = viewer.get(reverse("admin:mesh_worker_change", args=[987654321]))
+    assert answer.status_code == 404
+    assert "what it showed is not yours to see" in answer.content.decode()
