@@ -154,10 +154,11 @@ class MemberForm(forms.Form):
         choices=Role.choices, initial=Role.VIEWER, widget=UnfoldAdminSelectWidget()
     )
     password = forms.CharField(
+        min_length=10,
         max_length=200,
         strip=False,
         label="First password",
-        help_text="Hand it over safely; the person changes it after signing in.",
+        help_text="At least 10 characters. The person changes it after signing in.",
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
 

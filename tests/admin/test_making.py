@@ -147,6 +147,14 @@ def test_a_new_member_can_sign_in(admin: Client, tenant: Tenant) -> None:
     )
 
 
+def test_a_new_member_gets_no_short_password(admin: Client, tenant: Tenant) -> None:
+    answer = make(
+        admin, "membership", tenant=tenant.pk, name="carl", role="viewer", password="a" * 9
+    )
+    assert answer.context["form"].errors["password"]
+    assert not User.objects.filter(username="carl").exists()
+
+
 def test_adding_a_member_never_touches_a_person_who_exists(admin: Client, tenant: Tenant) -> None:
     stranger = rows.person(rows.tenant("other"), Role.ADMIN, "dora")
     before = User.objects.filter(pk=stranger.pk).values().get()
