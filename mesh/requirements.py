@@ -56,30 +56,19 @@ def find(application: Application, need: Need) -> Requirement:
     return _pinned(application.pk, digest(content)) or _take_into_use(application, content)
 
 
-def keep_in_use(requirement: Requirement) -> None:
-    """Have the requirement of work that is opened again in use, also if it was put to rest.
+def keep_in_use(*, workload_pk: int) -> None:
+    """Have ended work that is to be ready again stand under a requirement in use.
 
-    It stays so until the caller's transaction ends. `MAX_IN_USE` may be overshot by this.
+    Its requirement may have been put to rest meanwhile, and no worker would find it. It stays in
+    use until the caller's transaction ends; `MAX_IN_USE` may be overshot by this. Comes before any
+    lock of a worker or workload.
     """
+    requirement = Requirement.objects.select_related("application").get(workloads=workload_pk)
     if _pinned(requirement.application_id, requirement.digest) is None:
         locked = _lock(requirement.application)
         requirement.refresh_from_db(fields=["number"])
         if requirement.number is None:
             _number(locked, requirement)
-
-
-def wake(*, workload_pk: int) -> None:
-    """Have ended work that is to be ready again stand under a requirement in use.
-
-    Its requirement may have been put to rest meanwhile, and no worker would find it. Locks the
-    application's row until the transaction ends, so that it is not put to rest again before the
-    work is seen to be open; it comes before any lock of a worker or workload.
-    """
-    requirement = Requirement.objects.select_related("application").get(workloads=workload_pk)
-    locked = _lock(requirement.application)
-    requirement.refresh_from_db(fields=["number"])
-    if requirement.number is None:
-        _number(locked, requirement)
 
 
 def refresh(worker: Worker, application: Application) -> EligibleSet:

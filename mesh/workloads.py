@@ -236,7 +236,7 @@ def retry(
         raise DomainError("REQUEST_INVALID", "From 1 to 100 extra attempts.")
     pk = _pk_for(caller, workload_id)
     with transaction.atomic():
-        requirements.wake(workload_pk=pk)
+        requirements.keep_in_use(workload_pk=pk)
         workload = _locked(pk)
         if workload.state != State.DEAD_LETTER:
             raise denied(workload, State.READY)
@@ -245,7 +245,6 @@ def retry(
         workload.extra_attempts += extra_attempts
         workload.unstarted_losses = workload.retries = 0
         workload.overall_from = at
-        requirements.keep_in_use(workload.requirement)
         event = make_ready(workload, at, actor=caller.subject, at=at, evidence=evidence)
         workload.save(update_fields=MOVING)
         history.write([event])
