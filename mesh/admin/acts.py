@@ -75,6 +75,8 @@ class Act:
     role: Role = Role.OPERATOR
     is_dangerous: bool = False
     form: type[ReasonForm] = ReasonForm
+    # What else it will reach, said before it is done.
+    effect: Callable[[Sequence[Any]], str] | None = None
 
 
 @dataclass(frozen=True)

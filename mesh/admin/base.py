@@ -306,6 +306,7 @@ class ConsoleAdmin(ModelAdmin):
             subtitle=None,
             act=act,
             form=form or act.form(),
+            effect=act.effect(rows) if act.effect else "",
             rows=[(each, act.why_not(each)) for each in rows],
             action_url=reverse(f"admin:{self.url('act')}", args=[act.name]),
             back_url=self._back_url(rows),

@@ -123,6 +123,11 @@ def milliseconds(value: int | None) -> str:
     return f"{value} ms" if value < 1000 else span(timedelta(milliseconds=value))
 
 
+def took(start: datetime, end: datetime) -> str:
+    """How long something took, down to milliseconds."""
+    return milliseconds(int((end - start).total_seconds() * 1000))
+
+
 def absolute(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 

@@ -1,5 +1,6 @@
 """Grants: what each allows in words, which workers rest on it, issuing and revoking."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from django.contrib.admin import display as column
@@ -7,7 +8,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from .. import grants, revocations
-from ..models import Grant, GrantStatus, Role, Worker
+from ..models import Grant, GrantStatus, Lifecycle, Role, Worker
 from ..tenancy import Caller
 from . import access, display, filters
 from .acts import Act
@@ -16,6 +17,7 @@ from .display import age, badge, now, page_of, two_lines
 from .forms import GrantForm
 from .making import MakingAdmin
 from .pages import Fact, Facts, Page, Table
+from .paging import capped_count, capped_text
 from .search import term_of
 from .sentences import about_grant
 
@@ -30,6 +32,12 @@ def _revoke(caller: Caller, grant: Grant, data: dict[str, Any]) -> object:
     return revocations.revoke_grant(caller=caller, grant_id=grant.grant_id, reason=data["reason"])
 
 
+def _effect(rows: Sequence[Grant]) -> str:
+    resting = Worker.objects.filter(grant__in=rows, removed_at__isnull=True)
+    reached = capped_count(resting.exclude(lifecycle__in=[Lifecycle.DRAINING, Lifecycle.OFFLINE]))
+    return f"{capped_text(reached)} {'worker' if reached == 1 else 'workers'} will drain."
+
+
 REVOKE: Final = Act(
     "revoke",
     "Revoke",
@@ -40,6 +48,7 @@ REVOKE: Final = Act(
     _why_not_revoke,
     role=Role.ADMIN,
     is_dangerous=True,
+    effect=_effect,
 )
 
 

@@ -289,7 +289,7 @@ def _recent_attempts(row: Worker) -> Table:
                 page_of(each, f"no. {each.number}"),
                 badge(each.status),
                 age(each.ended_at),
-                display.span(each.ended_at - each.claimed_at) if each.ended_at else "",
+                display.took(each.claimed_at, each.ended_at or display.now()),
                 (each.failure or {}).get("kind") or display.ABSENT,
             ]
             for each in recent

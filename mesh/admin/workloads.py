@@ -210,7 +210,7 @@ def _timeline(attempts: list[Attempt]) -> Table:
                 each.fencing_token,
                 age(each.claimed_at),
                 age(each.ended_at) if each.ended_at else display.countdown(each.expires_at),
-                display.span((each.ended_at or now()) - each.claimed_at),
+                display.took(each.claimed_at, each.ended_at or now()),
                 display.clipped(_failure(each)),
             ]
             for each in attempts[:_ATTEMPTS]
@@ -231,7 +231,7 @@ def _results(result: Result | None) -> list[Any]:
     facts = Facts(
         "Result",
         [
-            Fact("Result id", display.copyable(result.result_id)),
+            Fact("Result id", display.copyable(result.result_id), is_wide=True),
             Fact("Recorded", age(result.created_at)),
             Fact(
                 "Artifacts",

@@ -153,6 +153,16 @@ def test_revoking_a_grant_drains_its_workers(admin: Client, application: Applica
     assert (entry.action, entry.actor) == ("grant.revoked", "human:ann")
 
 
+def test_the_form_to_revoke_a_grant_says_first_how_many_workers_will_drain(
+    admin: Client, application: Application
+) -> None:
+    grant = rows.grant(application)
+    for lifecycle in (Lifecycle.READY, Lifecycle.BUSY, Lifecycle.OFFLINE):
+        rows.worker(application, grant=grant, lifecycle=lifecycle)
+    answer = admin.get(url("grant", "revoke"), {"id": grant.pk})
+    assert "2 workers will drain." in answer.content.decode()
+
+
 def test_revoking_a_token_ends_it_once(admin: Client, tenant: Tenant) -> None:
     token = rows.token(tenant)
     assert "1 done" in said(do(admin, "revoke", token))[0]
