@@ -88,6 +88,14 @@ def test_higher_priority_goes_first_then_the_older_then_the_lower_key(
     assert [each.workload_id for each in taken] == [each.workload_id for each in wanted]
 
 
+def test_urgent_work_behind_much_other_work_goes_first(world: World, clock: Clock) -> None:
+    for _ in range(30):
+        world.workload()
+    clock.pass_(ms(1))
+    urgent = world.workload(priority=1)
+    assert [each.workload_id for each in pull(world.worker()).claims] == [urgent.workload_id]
+
+
 def test_priority_holds_across_requirements(world: World) -> None:
     plain = world.workload(capability_snapshot=[])
     urgent = world.workload(definition_id="other", priority=3)
