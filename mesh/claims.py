@@ -193,7 +193,6 @@ def _unstarted(
 ) -> list[Attempt]:
     attempts = (
         Attempt.objects.filter(worker=worker, status=AttemptStatus.CLAIMED)
-        .exclude(workload__state=State.CANCELLATION_REQUESTED)
         .select_related("workload")
         .order_by("pk")[: worker.concurrency + MAX_CLAIMS]
     )

@@ -182,8 +182,11 @@ def _offer_again(
         event = make_ready(workload, available_at, actor=actor, at=at, evidence=evidence)
         changes.add(workload, None, event)
     if not may_wait:
-        kind = NEVER_STARTED if is_worn_out else TIMEOUT
-        failure = {"kind": kind, "error": f"Claimed {losses} times in a row and never started."}
+        failure = (
+            {"kind": NEVER_STARTED, "error": f"Claimed {losses} times in a row and never started."}
+            if is_worn_out
+            else {"kind": TIMEOUT, "error": "It could only be offered after overall_ms passed."}
+        )
         _bury(changes, workload, failure, actor=actor, at=at)
 
 

@@ -251,6 +251,16 @@ def test_a_beat_tells_unstarted_claims_in_full_after_a_lost_answer(world: World)
     assert beat(worker, claim.claim_id).assigned_claims == []
 
 
+def test_a_claim_cancelled_before_its_worker_knew_of_it_is_told_with_the_cancel(
+    world: World,
+) -> None:
+    held = world.claimed()
+    workloads.cancel(caller=world.operator, workload_id=held.workload.workload_id)
+    told = beat(held.worker)
+    assert [each.claim_id for each in told.assigned_claims] == [held.claim.claim_id]
+    assert told.cancel_claims == [held.claim.claim_id]
+
+
 def test_a_claim_that_is_told_again_has_the_latest_checkpoint(world: World) -> None:
     held = world.checkpointed(retry_policy={"retry_on": ["broken"], "initial_delay_ms": 0})
     held.worker.fail(held.claim)
