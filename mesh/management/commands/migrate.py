@@ -14,7 +14,8 @@ class Command(migrate.Command):
         with connections[alias].cursor() as cursor:
             cursor.execute("set statement_timeout = 0; set idle_in_transaction_session_timeout = 0")
         try:
-            with pglock.advisory("fencepost.migrate", using=alias):
+            # Without `timeout` the limit for locks would end the wait, and it would go on unlocked.
+            with pglock.advisory("fencepost.migrate", using=alias, timeout=None):
                 super().handle(*args, **options)
         finally:
             with connections[alias].cursor() as cursor:
