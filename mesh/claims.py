@@ -403,7 +403,11 @@ def _judge(worker: Worker, workload: Workload, at: datetime) -> Verdict:
 
 def _place_on(worker: Worker, workload: Workload, caller: Caller, lease_ms: int | None) -> Claim:
     """Claim for a locked worker; the workload is locked and looked at again here."""
+    fresh = locking.lock_workload(workload.pk)
+    if fresh is None:
+        raise DomainError("WORKLOAD_NOT_FOUND", "There is no such workload.")
     at = clock.now()
+    _require_placeable(fresh, at)
     verdict = _judge(worker, workload, at)
     if verdict.reasons:
         raise DomainError(
@@ -411,10 +415,6 @@ def _place_on(worker: Worker, workload: Workload, caller: Caller, lease_ms: int 
             f"The worker may not take it: {', '.join(verdict.reasons)}.",
             reasons=list(verdict.reasons),
         )
-    fresh = locking.lock_workload(workload.pk)
-    if fresh is None:
-        raise DomainError("WORKLOAD_NOT_FOUND", "There is no such workload.")
-    _require_placeable(fresh, at)
     if not fresh.claimable:
         Workload.objects.filter(pk=fresh.pk).update(claimable=True)
     length = lease_length(worker, lease_ms)

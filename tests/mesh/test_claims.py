@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, settlement, tenancy, workers
+from mesh import claims, locking, settlement, tenancy, workers
+from mesh.errors import DomainError
 from mesh.models import Attempt, Grant, Role, State, Worker, Workload
 from tests.factories import Member, World, in_state, offline
 from tests.mesh.checks import AT_REST, MICRO, NOON, Clock, counted, events, ms, refused
@@ -360,6 +361,27 @@ def test_place_looks_at_the_work_before_the_worker(world: World) -> None:
     worker = offline(world)
     with refused("WORKLOAD_NOT_YET_ELIGIBLE"):
         place(world, work, worker)
+
+
+def test_place_that_waited_behind_another_looks_at_the_work_before_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = world.worker(concurrency=1)
+    asked: dict[str, Any] = {
+        "caller": world.operator,
+        "workload_id": world.workload().workload_id,
+        "worker_id": worker.worker_id,
+    }
+    lock_worker = locking.lock_worker
+
+    def come_second(pk: int) -> Worker:
+        monkeypatch.setattr(locking, "lock_worker", lock_worker)
+        claims.place(**asked)
+        return lock_worker(pk)
+
+    monkeypatch.setattr(locking, "lock_worker", come_second)
+    with pytest.raises(DomainError, match="WORKLOAD_NOT_READY"):
+        claims.place(**asked)
 
 
 def test_place_needs_an_operator_and_work_of_its_tenant(world: World) -> None:
