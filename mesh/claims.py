@@ -194,6 +194,8 @@ def _unstarted(
     attempts = (
         Attempt.objects.filter(worker=worker, status=AttemptStatus.CLAIMED)
         .select_related("workload")
+        # Read once it is known which of them fit into the answer.
+        .defer("workload__input")
         .order_by("pk")[: worker.concurrency + MAX_CLAIMS]
     )
     found: list[Attempt] = []
@@ -209,7 +211,13 @@ def _unstarted(
 
 
 def _in_full(attempts: list[Attempt], worker: Worker) -> list[Claim]:
-    latest = _latest_checkpoints([each.workload_id for each in attempts])
+    if not attempts:
+        return []
+    pks = [each.workload_id for each in attempts]
+    inputs = dict(Workload.objects.filter(pk__in=pks).values_list("pk", "input"))
+    latest = _latest_checkpoints(pks)
+    for each in attempts:
+        each.workload.input = inputs[each.workload_id]
     return [_claim_of(each, worker, latest.get(each.workload_id)) for each in attempts]
 
 
@@ -363,8 +371,6 @@ def _claim_of(attempt: Attempt, worker: Worker, latest: Checkpoint | None) -> Cl
 
 
 def _latest_checkpoints(workload_pks: list[int]) -> dict[int, Checkpoint]:
-    if not workload_pks:
-        return {}
     latest = Checkpoint.objects.filter(workload_id__in=workload_pks)
     ordered = latest.order_by("workload_id", "-sequence").distinct("workload_id")
     return {each.workload_id: each for each in ordered}

@@ -115,7 +115,11 @@ def heartbeat(
             worker.concurrency = concurrency
         worker.health = Health(health)
         live = list(
-            Attempt.objects.live().filter(worker=worker).select_related("workload").order_by("pk")
+            Attempt.objects.live()
+            .filter(worker=worker)
+            .select_related("workload")
+            .defer("workload__input")
+            .order_by("pk")
         )
         listed = set(running_claims)
         grant = leases.grant_of(worker)
@@ -162,12 +166,13 @@ def reconcile(
             )
         # Before claims are lost: a drain that ends with the last of them stays a drain.
         was_offline = worker.lifecycle == Lifecycle.OFFLINE
+        named_claims = set(known_claims)
         named_attempts = {*running_attempts, *completed_attempts, *failed_attempts}
         live = list(Attempt.objects.live().filter(worker=worker).order_by("pk"))
         kept: list[Attempt] = []
         forgotten: list[Attempt] = []
         for each in live:
-            is_named = each.claim_id in known_claims or each.attempt_id in named_attempts
+            is_named = each.claim_id in named_claims or each.attempt_id in named_attempts
             (kept if is_named else forgotten).append(each)
         leases.lose(worker, forgotten, cause="forgotten", actor=caller.subject, at=at)
         kept = [each for each in kept if not each.is_lease_over(at)]
@@ -231,10 +236,11 @@ def _tell(
     grant: Grant,
     at: datetime,
 ) -> Beat:
+    named = set(listed)
     own = {each.claim_id: each for each in live if not each.is_lease_over(at)}
-    silent = [each for each in live if each.claim_id not in set(listed)]
+    silent = [each for each in live if each.claim_id not in named]
     has_unstarted = any(each.started_at is None for each in silent)
-    known = frozenset(each.uid for each in live if each.claim_id in set(listed))
+    known = frozenset(each.uid for each in live if each.claim_id in named)
     return Beat(
         worker=worker,
         renewed=renewed,

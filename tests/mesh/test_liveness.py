@@ -294,6 +294,31 @@ def test_a_beat_with_twenty_claims_costs_as_many_statements_as_with_one(world: W
     assert counts[0] == counts[1]
 
 
+def test_a_beat_reads_the_input_only_of_claims_that_it_tells_in_full(world: World) -> None:
+    """A worker's thousand claims may have inputs of a gigabyte together."""
+    held = world.running()
+    for told, has_input in ((0, False), (1, True)):
+        if told:
+            world.claimed(held.worker)
+        with counted() as queries:
+            assert len(beat(held.worker, held.claim.claim_id).assigned_claims) == told
+        assert any('"input"' in (each["sql"] or "") for each in queries) == has_input
+
+
+def test_an_answer_reads_no_more_inputs_than_it_may_hold(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = world.worker()
+    first, *_ = (world.claimed(worker, input="x" * 100) for _ in range(3))
+    monkeypatch.setattr("mesh.claims.MAX_ANSWER_BYTES", 150)
+    with counted() as queries:
+        told = beat(worker).assigned_claims
+    assert [each.claim_id for each in told] == [first.claim.claim_id]
+    reads = [each["sql"] for each in queries if '"input"' in (each["sql"] or "")]
+    assert len(reads) == 1
+    assert f"IN ({first.workload.pk})" in reads[0]
+
+
 # --- The three facts ------------------------------------------------------------------------------
 
 
