@@ -84,6 +84,10 @@ def close(incident: Incident) -> None:
 
 def _open(application_pk: int, fallen: Sequence[Worker], reason: str, at: datetime) -> None:
     pks = sorted(each.pk for each in fallen)
+    # Leases first: who is held by an incident is not looked at again, so a crash between the two
+    # would leave leases behind that nobody moves.
+    for start in range(0, len(pks), _PAGE):
+        leases.move_ends(pks[start : start + _PAGE])
     with transaction.atomic():
         application = Application.objects.get(pk=application_pk)
         incident = Incident.objects.create(
@@ -94,8 +98,6 @@ def _open(application_pk: int, fallen: Sequence[Worker], reason: str, at: dateti
             opened_at=at,
         )
         incident.workers.set(pks)
-    for start in range(0, len(pks), _PAGE):
-        leases.move_ends(pks[start : start + _PAGE])
 
 
 def _living() -> QuerySet[Worker]:

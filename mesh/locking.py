@@ -91,8 +91,8 @@ def lock_workload(pk: int, *, skip_locked: bool = False) -> Workload | None:
 
 
 def lock_workloads(pks: list[int]) -> dict[int, Workload]:
-    """Lock these workloads in the order of their keys."""
-    locked = Workload.objects.select_for_update(of=("self",), no_key=True)
+    """Lock these workloads in the order of their keys; inputs, which may be long, are not read."""
+    locked = Workload.objects.select_for_update(of=("self",), no_key=True).defer("input")
     return {each.pk: each for each in locked.filter(pk__in=pks).order_by("pk")}
 
 
@@ -125,6 +125,12 @@ def busy() -> DomainError:
         "The store could not do this in time. Nothing was changed; try again.",
         retry_after_ms=_RETRY_AFTER_MS,
     )
+
+
+def is_busy(exc: Exception) -> bool:
+    """Whether it failed for a reason that passes: a row locked by another, a store away."""
+    is_refused = isinstance(exc, DomainError) and exc.code == "STORAGE_BUSY"
+    return is_refused or busy_error(exc) is not None
 
 
 def busy_error(exc: BaseException) -> DomainError | None:

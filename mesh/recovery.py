@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import pglock
@@ -24,7 +25,6 @@ from django.db import connection, transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
 from . import brake, clock, deadlines, leases, liveness, locking, revocations, statements, workers
-from .errors import DomainError
 from .models import (
     STARTED_STATES,
     Application,
@@ -93,12 +93,13 @@ def promote_due(report: SweepReport, last: datetime | None) -> None:
     )
     due = Application.objects.filter(Exists(waiting)).order_by("pk")
     for application_pk in due.values_list("pk", flat=True):
-        for _ in range(MAX_PAGES):
-            changed = _promote(application_pk)
-            report.changed += changed
-            report.count("promoted", len(changed))
-            if len(changed) < PROMOTE_PAGE:
-                break
+        with _passing_over(report, Application, application_pk):
+            for _ in range(MAX_PAGES):
+                changed = _promote(application_pk)
+                report.changed += changed
+                report.count("promoted", len(changed))
+                if len(changed) < PROMOTE_PAGE:
+                    break
 
 
 def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
@@ -107,7 +108,7 @@ def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
     holders = Worker.objects.filter(_not_pushed_back(at)).filter(
         pk__in=Attempt.objects.expired(at).values("worker_id")
     )
-    for pk in _pages(holders):
+    for pk in _pages(report, holders):
         with _passing_over(report, Worker, pk):
             lost = _recover(pk)
             report.changed += [each.workload_id for each in lost]
@@ -123,14 +124,14 @@ def enforce_deadlines(report: SweepReport, last: datetime | None) -> None:
     )
     slow = Workload.objects.filter(_not_pushed_back(at), pk__in=attempts.values("workload_id"))
     for queryset in (late, slow):
-        for pk in _pages(queryset):
+        for pk in _pages(report, queryset):
             with _passing_over(report, Workload, pk):
                 ended = deadlines.enforce(workload_pk=pk, actor="system:enforce_deadlines")
                 if ended is not None:
                     report.changed.append(ended.workload_id)
                     report.count(ended.cause)
     for grant in Grant.objects.filter(drains_pending=True).order_by("pk")[:PAGE]:
-        drained = revocations.drain_workers_of(grant)
+        drained = revocations.drain_workers_of(grant, partial(_passing_over, report, Worker))
         report.changed += drained
         report.count("drained", len(drained))
 
@@ -145,8 +146,10 @@ def detect_silent_workers(report: SweepReport, last: datetime | None) -> None:
                 _take_offline(report, pk)
         brake.close(incident)
     for application_pk, silent in brake.silent_by_application(at).items():
-        free = brake.admit(application_pk, silent, at, sweep_is_late=is_late)
-        report.count("braked", len(silent) - len(free))
+        free: list[int] = []
+        with _passing_over(report, Application, application_pk):
+            free = brake.admit(application_pk, silent, at, sweep_is_late=is_late)
+            report.count("braked", len(silent) - len(free))
         for pk in free:
             with _passing_over(report, Worker, pk):
                 _take_offline(report, pk)
@@ -207,18 +210,21 @@ def _end_outage(report: SweepReport) -> bool:
 
 @contextmanager
 def _passing_over(report: SweepReport, model: type[Model], pk: int) -> Iterator[None]:
-    """Let a row that raises not stop the others; it is pushed back, unless it was only busy."""
+    """Let a row that raises not stop the others; it is pushed back, unless it was only busy.
+
+    An application is not pushed back: its other rows must not wait for the one that raises.
+    """
     try:
         yield
     except Exception as error:
         connection.close_if_unusable_or_obsolete()
-        is_busy = isinstance(error, DomainError) and error.code == "STORAGE_BUSY"
-        if is_busy or locking.busy_error(error):
+        if locking.is_busy(error):
             report.count("busy")
             return
         logger.exception("Sweep %s passes over %s %s", report.name, model.__name__, pk)
         report.count("failed")
-        model._default_manager.filter(pk=pk).update(sweep_after=clock.now() + PUSHED_BACK)
+        if model is not Application:
+            model._default_manager.filter(pk=pk).update(sweep_after=clock.now() + PUSHED_BACK)
 
 
 def _not_pushed_back(at: datetime) -> Q:
@@ -234,8 +240,12 @@ def _batches(queryset: QuerySet[Worker]) -> Iterator[list[int]]:
         after = pks[-1]
 
 
-def _pages(queryset: QuerySet[Any]) -> Iterator[int]:
-    """Keys of a page at a time, in order, so that a row that stays is not met twice."""
+def _pages(report: SweepReport, queryset: QuerySet[Any]) -> Iterator[int]:
+    """Keys of a page at a time, in order, so that a row that stays is not met twice.
+
+    Each page counts as a finished pass: a long pass, as after the loss of many workers, must not
+    be taken for an outage, in which the leases that it is to end would be moved again.
+    """
     after = 0
     for _ in range(MAX_PAGES):
         pks = list(queryset.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:PAGE])
@@ -243,3 +253,4 @@ def _pages(queryset: QuerySet[Any]) -> Iterator[int]:
         if len(pks) < PAGE:
             return
         after = pks[-1]
+        SweepRun.objects.filter(name=report.name).update(last_finished_at=clock.now())

@@ -7,10 +7,13 @@ transaction each; a sweep goes on with what a crash left.
 Locks: the grant alone; then, apart, each worker.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Final
 
 from django.db import transaction
+from django.db.models import Q
 
 from . import clock, history, locking, workers
 from .errors import DomainError
@@ -27,7 +30,7 @@ def revoke_grant(*, caller: Caller, grant_id: str, reason: str = "") -> Grant:
     """Revoke a grant for good and drain the workers that rest on it. Needs the role admin.
 
     Refuses with PERMISSION_DENIED and GRANT_NOT_FOUND. A repeat changes nothing; the first time,
-    person and reason stay.
+    person and reason stay. Workers that cannot be had now are drained by the sweep.
     """
     caller.require(Role.ADMIN)
     with transaction.atomic():
@@ -58,17 +61,34 @@ def revoke_grant(*, caller: Caller, grant_id: str, reason: str = "") -> Grant:
     return grant
 
 
-def drain_workers_of(grant: Grant) -> list[str]:
+@contextmanager
+def _unless_busy(pk: int) -> Iterator[None]:
+    """The grant is revoked by now: a locked worker must not make that look refused."""
+    try:
+        yield
+    except Exception as error:
+        if not locking.is_busy(error):
+            raise
+
+
+def drain_workers_of(
+    grant: Grant, guard: Callable[[int], AbstractContextManager[None]] = _unless_busy
+) -> list[str]:
     """Drain up to 100 workers registered under a revoked grant; their ids.
 
-    Nothing is pending any more once none is left and no register can still be under way.
+    `guard` is entered with the key of each and decides what an error does to the others. Nothing
+    is pending any more once none is left and no register can still be under way.
     """
-    resting = Worker.objects.filter(
-        grant=grant, removed_at__isnull=True, lifecycle__in=_DRAINABLE
-    ).order_by("pk")
-    pks = list(resting.values_list("pk", flat=True)[:_AT_ONCE])
-    drained = [worker_id for pk in pks if (worker_id := _drain(pk, grant))]
-    if not pks and grant.revoked_at and clock.now() - grant.revoked_at > _SETTLING:
+    at = clock.now()
+    resting = Worker.objects.filter(grant=grant, removed_at__isnull=True, lifecycle__in=_DRAINABLE)
+    ripe = resting.filter(Q(sweep_after__isnull=True) | Q(sweep_after__lte=at)).order_by("pk")
+    drained: list[str] = []
+    for pk in list(ripe.values_list("pk", flat=True)[:_AT_ONCE]):
+        with guard(pk):
+            if worker_id := _drain(pk, grant):
+                drained.append(worker_id)
+    has_settled = grant.revoked_at is not None and at - grant.revoked_at > _SETTLING
+    if has_settled and not resting.exists():
         Grant.objects.filter(pk=grant.pk).update(drains_pending=False)
     return drained
 

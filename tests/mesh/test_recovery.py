@@ -9,10 +9,20 @@ import pglock
 import pytest
 from django.db import connection
 
-from mesh import leases, recovery, tenancy, workers
+from mesh import leases, locking, recovery, tenancy, workers
 from mesh.models import Incident, SweepRun, Worker, Workload, WorkloadEvent
 from tests.factories import Held, Member, World
-from tests.mesh.checks import MICRO, NOON, Clock, events, ms, refused, unchanged, worker_events
+from tests.mesh.checks import (
+    MICRO,
+    NOON,
+    Clock,
+    counted,
+    events,
+    ms,
+    refused,
+    unchanged,
+    worker_events,
+)
 
 LEASE = ms(30_000)
 RECOVER, SILENT = "recover_expired_leases", "detect_silent_workers"
@@ -98,13 +108,6 @@ def test_all_expired_claims_of_a_worker_are_recovered_and_live_ones_stay(
     assert (worker.refresh().active, live.attempt.status) == (1, "RUNNING")
 
 
-@pytest.fixture
-def passing_over(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Keeps the connection, whose open transaction is the test's own, and the log quiet."""
-    monkeypatch.setattr(connection, "close_if_unusable_or_obsolete", lambda: None)
-    caplog.set_level(logging.CRITICAL, "mesh.recovery")
-
-
 @pytest.mark.usefixtures("passing_over")
 def test_a_row_that_raises_is_pushed_back_and_the_others_go_on(world: World, clock: Clock) -> None:
     broken, sound = world.running(), world.running()
@@ -138,6 +141,56 @@ def test_a_pass_goes_on_page_by_page(
     held = [world.running() for _ in range(5)]
     clock.to(NOON + LEASE)
     assert recovery.run(RECOVER).changed == [each.workload.workload_id for each in held]
+
+
+def test_a_long_pass_is_no_outage(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another sweep would move the leases that this pass is about to end."""
+    recovery.run(RECOVER)
+    monkeypatch.setattr("mesh.recovery.PAGE", 2)
+    for _ in range(6):
+        world.running()
+    clock.to(NOON + LEASE)
+    recover, were_out = recovery._recover, []
+
+    def slow(pk: int) -> list[Workload]:
+        clock.pass_(ms(15_000))
+        were_out.append(leases.are_sweeps_out(clock.at))
+        return recover(pk)
+
+    monkeypatch.setattr("mesh.recovery._recover", slow)
+    # The first page counts from noon, half a minute ago.
+    assert len(recovery.run(RECOVER).changed) == 6
+    assert were_out == [True, True, False, False, False, False]
+
+
+def test_recovering_work_does_not_read_its_input(world: World, clock: Clock) -> None:
+    """A worker's thousand claims may have inputs of a gigabyte together."""
+    world.running()
+    clock.to(NOON + LEASE)
+    with counted() as queries:
+        assert recovery.run(RECOVER).changed
+    assert [each["sql"] for each in queries if '"input"' in (each["sql"] or "")] == []
+
+
+@pytest.mark.usefixtures("passing_over")
+def test_an_application_that_raises_does_not_stop_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    other = World()
+    late = [each.workload(not_before=NOON + ms(1)) for each in (world, other)]
+    clock.pass_(ms(1))
+    promote = recovery._promote
+
+    def fail_for_the_first(application_pk: int) -> list[str]:
+        if application_pk == late[0].application_id:
+            raise locking.busy()
+        return promote(application_pk)
+
+    monkeypatch.setattr("mesh.recovery._promote", fail_for_the_first)
+    report = recovery.run("promote_due")
+    assert (report.changed, report.counts["busy"]) == ([late[1].workload_id], 1)
 
 
 # --- Outage ---------------------------------------------------------------------------------------
@@ -310,6 +363,24 @@ def test_the_brake_moves_leases_that_are_not_over_and_once(world: World, clock: 
     clock.pass_(ms(5_000))
     recovery.run(SILENT)
     assert members[0].row.attempts.get().expires_at == NOON + ms(60_000)
+
+
+@pytest.mark.usefixtures("passing_over")
+def test_a_brake_that_cannot_move_leases_opens_no_incident_and_stops_nobody_else(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = World().worker()
+    fleet(world, clock, 5, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("mesh.leases.move_ends", lambda pks: exec("raise KeyError"))
+        report = recovery.run(SILENT)
+    assert (report.changed, report.counts) == (
+        [alone.worker_id],
+        {"failed": 1, "offline": 1, "braked": 0},
+    )
+    assert not Incident.objects.exists()
+    recovery.run(SILENT)
+    assert Incident.objects.get().workers.count() == 5
 
 
 def test_the_brake_lets_go_half_a_minute_after_the_incident(world: World, clock: Clock) -> None:

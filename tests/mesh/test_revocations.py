@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mesh import leases, liveness, recovery, revocations, workers
+from mesh import leases, liveness, locking, recovery, revocations, workers
 from mesh.models import AuditEntry, Grant, GrantStatus, Worker
 from tests.factories import Member, World
 from tests.mesh.checks import NOON, Clock, ms, refused, unchanged
@@ -167,3 +167,57 @@ def test_registering_under_a_good_grant_leaves_an_operators_drain(world: World) 
     revoke(world, held.worker.row.grant)
     back = registered_again(world, held.worker)
     assert (back.row.lifecycle, back.row.drain_cause) == ("DRAINING", "operator")
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Keys of workers whose row another call holds for too long."""
+    held: set[int] = set()
+    lock_worker = locking.lock_worker
+
+    def lock_unless_held(pk: int) -> Worker:
+        if pk in held:
+            raise locking.busy()
+        return lock_worker(pk)
+
+    monkeypatch.setattr(locking, "lock_worker", lock_unless_held)
+    return held
+
+
+def test_a_worker_that_is_held_neither_stops_a_revocation_nor_the_other_drains(
+    world: World, stuck: set[int]
+) -> None:
+    grant, token = world.grant()
+    first, second = (world.worker(grant=token) for _ in range(2))
+    stuck.add(first.row.pk)
+    assert revoke(world, grant).status == "REVOKED"
+    assert [each.refresh().lifecycle for each in (first, second)] == ["READY", "OFFLINE"]
+
+
+@pytest.mark.usefixtures("passing_over")
+def test_a_worker_that_is_held_is_drained_by_a_later_pass(world: World, stuck: set[int]) -> None:
+    grant, token = world.grant()
+    member = world.worker(grant=token)
+    stuck.add(member.row.pk)
+    revoke(world, grant)
+    assert recovery.run("enforce_deadlines").counts == {"busy": 1, "drained": 0}
+    stuck.clear()
+    assert recovery.run("enforce_deadlines").changed == [member.worker_id]
+
+
+@pytest.mark.usefixtures("passing_over")
+def test_a_drain_that_raises_is_pushed_back_and_stays_pending(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant, token = world.grant()
+    member = world.worker(grant=token)
+    with monkeypatch.context() as patched:
+        patched.setattr("mesh.revocations.drain_workers_of", lambda grant: [])
+        revoke(world, grant)
+    with monkeypatch.context() as patched:
+        patched.setattr("mesh.revocations._drain", lambda pk, grant: 1 / 0)
+        assert recovery.run("enforce_deadlines").counts == {"failed": 1, "drained": 0}
+    clock.pass_(ms(29_999))
+    assert recovery.run("enforce_deadlines").changed == []
+    clock.pass_(ms(1))
+    assert recovery.run("enforce_deadlines").changed == [member.worker_id]
