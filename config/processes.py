@@ -61,7 +61,8 @@ class RotatingLog:
         with contextlib.suppress(OSError):
             if self._size + len(data) > LOG_BYTES:
                 self._file.close()
-                self.path.replace(self.path.with_name(f"{self.path.name}.1"))
+                with contextlib.suppress(FileNotFoundError):  # somebody tidied up
+                    self.path.replace(self.path.with_name(f"{self.path.name}.1"))
                 self._file = self.path.open("ab", buffering=0)
                 self._size = 0
             self._size += self._file.write(data)

@@ -49,6 +49,18 @@ def test_a_log_never_takes_more_than_two_files(
     assert log.last_line().endswith("99")
 
 
+def test_a_log_goes_on_after_somebody_removed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "LOG_BYTES", 10)
+    log = RotatingLog(tmp_path / "a.log")
+    log.write(b"before\n")
+    log.path.unlink()
+    log.write(b"after it\n")
+    log.close()
+    assert log.path.read_text() == "after it\n"
+
+
 def test_what_a_child_says_stands_in_its_log(family: Family) -> None:
     child = add(family, "talker", "import sys; print('out'); print('err', file=sys.stderr)")
     assert family.wait(child, 20)
