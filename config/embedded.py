@@ -20,6 +20,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -290,12 +291,22 @@ class EmbeddedServer:
             folder = Path(tempfile.gettempdir()) / f"fencepost-{self.account.uid}-{self._digest()}"
             if len(os.fsencode(folder)) > MAX_SOCKET_FOLDER_BYTES:
                 folder = Path("/tmp") / folder.name  # noqa: S108 - owner is checked below
+            self._require_ours(folder)
         self.account.own(folder)
-        owner = folder.lstat()
-        if owner.st_uid != self.account.uid or folder.is_symlink():
-            raise EmbeddedError(f"{folder} belongs to somebody else: remove it and start again")
         folder.chmod(0o700)
         return folder
+
+    def _require_ours(self, folder: Path) -> None:
+        """Make the folder where everybody may write, or refuse what somebody else put there.
+
+        Before anything is done to it: root would give away whatever a link leads to.
+        """
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        is_ours = found.st_uid in (os.geteuid(), self.account.uid)
+        if not is_ours or not stat.S_ISDIR(found.st_mode):
+            raise EmbeddedError(f"{folder} belongs to somebody else: remove it and start again")
 
     def _digest(self) -> str:
         return hashlib.sha256(os.fsencode(self.base)).hexdigest()[:12]

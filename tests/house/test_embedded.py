@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +121,21 @@ def test_a_path_that_no_socket_can_have_gets_a_short_one(tmp_path: Path) -> None
         assert len(str(broker.sockets)) < 80
     finally:
         broker.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root could give something away")
+def test_a_socket_folder_that_leads_elsewhere_is_refused_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.mkdtemp(dir="/tmp"))
+    broker = EmbeddedBroker(tmp_path / ("x" * 100))
+    treasure = tmp_path / "treasure"
+    treasure.mkdir(mode=0o755)
+    name = f"fencepost-{broker.account.uid}-{broker._digest()}"
+    (Path(tempfile.gettempdir()) / name).symlink_to(treasure)
+    with pytest.raises(EmbeddedError, match="belongs to somebody else"):
+        broker._socket_folder()
+    assert (treasure.stat().st_uid, treasure.stat().st_mode & 0o777) == (0, 0o755)
 
 
 def test_servers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
