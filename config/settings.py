@@ -175,7 +175,8 @@ BRAKE_HOLD_MS = env.int("FENCEPOST_BRAKE_HOLD_MS", default=30_000)
 # --- Celery: the schedule stands in config/celery.py ---------------------------------------------
 
 NO_BROKER = "redis+socket:///nonexistent/valkey.sock"
-CELERY_BROKER_URL = env("CELERY_BROKER_URL", default="") or RUN.get("broker_url", NO_BROKER)
+GIVEN_BROKER_URL = env("CELERY_BROKER_URL", default="")
+CELERY_BROKER_URL = GIVEN_BROKER_URL or RUN.get("broker_url", NO_BROKER)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 if CELERY_BROKER_URL.startswith("redis"):
     # What a killed process had taken comes back after this; the default is an hour.

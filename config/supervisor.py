@@ -176,9 +176,8 @@ class Supervisor:
             sessions = OTHER_SESSIONS + gunicorn.threads * self.options.web_processes
             postgres = EmbeddedPostgres(self.data / "postgres", max_connections=str(sessions))
             facts["database_url"] = self._start_server("postgres", postgres)
-        broker_url = os.environ.get("CELERY_BROKER_URL", "")
-        if broker_url:
-            require_broker(broker_url)
+        if settings.GIVEN_BROKER_URL:
+            require_broker(settings.GIVEN_BROKER_URL)
         else:
             broker = EmbeddedBroker(self.data / "broker")
             facts["broker_url"] = self._start_server("broker", broker)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import psutil
 import psycopg
@@ -302,6 +303,18 @@ def test_a_server_that_does_not_answer_is_refused(
     )
     assert_one_line(refused, *words)
     assert "secret" not in refused.stderr
+    assert run.left_over() == []
+
+
+def test_a_broker_named_in_a_file_is_asked_for(another: Callable[..., Up], tmp_path: Path) -> None:
+    run = another()
+    (tmp_path / "broker").write_text("redis://:secret@127.0.0.1:1/0")
+    refused = manage(
+        "up",
+        *("--port", str(run.port), "--data-dir", str(run.data)),
+        CELERY_BROKER_URL_FILE=str(tmp_path / "broker"),
+    )
+    assert_one_line(refused, "the broker at redis://:**@127.0.0.1:1/0")
     assert run.left_over() == []
 
 
