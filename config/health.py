@@ -176,7 +176,8 @@ class MeshCollector(Collector):
         family = GaugeMetricFamily(
             "fencepost_workers", f"Workers by lifecycle, at most {COUNT_CAP}", labels=["lifecycle"]
         )
-        found = list(Worker.objects.values_list("lifecycle", flat=True)[:COUNT_CAP])
+        there = Worker.objects.filter(removed_at__isnull=True)
+        found = list(there.values_list("lifecycle", flat=True)[:COUNT_CAP])
         for lifecycle in Lifecycle.values:
             family.add_metric([lifecycle], found.count(lifecycle))
         return family

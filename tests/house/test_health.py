@@ -13,8 +13,9 @@ from pytest_django import Settings
 
 from config import health
 from config.celery import SWEEPS
-from mesh import clock
+from mesh import clock, workers
 from mesh.models import SweepRun, Tenant
+from tests.factories import World
 
 pytestmark = pytest.mark.django_db
 
@@ -94,6 +95,15 @@ def test_metrics_count_and_name_nobody(client: Client) -> None:
     assert 'fencepost_workloads{state="READY"} 0.0' in text
     assert 'fencepost_sweep_lag_seconds{sweep="promote_due"}' in text
     assert "acme" not in text
+
+
+def test_metrics_do_not_count_workers_that_were_removed(client: Client) -> None:
+    world = World()
+    workers.remove(caller=world.operator, worker_id=world.worker().worker_id)
+    world.registered()
+    text = client.get("/metrics").content.decode()
+    assert 'fencepost_workers{lifecycle="OFFLINE"} 0.0' in text
+    assert 'fencepost_workers{lifecycle="REGISTERED"} 1.0' in text
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
