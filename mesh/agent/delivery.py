@@ -54,11 +54,18 @@ class Deliverer:
 
         DisplacedError leaves it on disk.
         """
-        self._spool.put(report, durable=report.is_hold)
+        self._store(report, durable=report.is_hold)
         remaining = self._try(report)
         if remaining is not None:
-            self._spool.put(remaining, durable=True)
+            self._store(remaining, durable=True)
             self.keep(remaining)
+
+    def _store(self, report: Report, *, durable: bool) -> None:
+        """Where the disk takes it: a full one is no reason not to tell the server."""
+        try:
+            self._spool.put(report, durable=durable)
+        except OSError as error:
+            log.error("report of %s is not on disk: %s", report.workload_id, error.strerror)
 
     def keep(self, report: Report) -> None:
         """Send a stored report as soon as that is possible."""
@@ -123,7 +130,7 @@ class Deliverer:
                     return None
                 log.warning("%s: %s refused (%s)", report.workload_id, report.outcome, error.code)
                 report = other
-                self._spool.put(report, durable=report.is_hold)
+                self._store(report, durable=report.is_hold)
             else:
                 self._spool.remove(report)
                 _say(report)

@@ -4,7 +4,7 @@ import stat
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -19,7 +19,7 @@ from mesh.agent.client import (
     WorkerClient,
     retrying,
 )
-from mesh.agent.delivery import instead_of
+from mesh.agent.delivery import Deliverer, instead_of
 from mesh.agent.options import AgentOptions
 from mesh.agent.session import Session
 from mesh.agent.slots import judge
@@ -328,3 +328,22 @@ def test_a_stop_wakes_whoever_waits() -> None:
     one.attach(woken.set)
     one.request_stop(StopReason.CANCELLED)
     assert woken.is_set()
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_report_that_the_disk_does_not_take_is_sent_all_the_same(
+    tmp_path: Path, is_away: bool
+) -> None:
+    """The folder is gone, as a full disk has no room."""
+    sent: list[str] = []
+
+    class Line:
+        def call(self, send: Any) -> None:
+            sent.append("complete")
+            if is_away:
+                raise UnreachableError("ConnectError")
+
+    deliverer = Deliverer(cast(Session, Line()), Spool(tmp_path / "gone"), threading.Event())
+    deliverer.deliver(Report("complete", "c", "w", "a", 1, is_hold=True, body={}))
+    assert sent == ["complete"]
+    assert len(deliverer.pending()) == int(is_away)
