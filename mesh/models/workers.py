@@ -88,6 +88,10 @@ class Worker(models.Model):
                 condition=Q(runtime__in=Runtime.values), name="worker_runtime_is_known"
             ),
             models.CheckConstraint(
+                condition=Q(drain_cause__in=["", *DrainCause.values]),
+                name="worker_drain_cause_is_known",
+            ),
+            models.CheckConstraint(
                 condition=Q(concurrency__gte=1, concurrency__lte=1000),
                 name="worker_concurrency_is_bounded",
             ),

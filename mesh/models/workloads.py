@@ -173,6 +173,9 @@ class Workload(models.Model):
                 condition=Q(state__in=State.values), name="workload_state_is_known"
             ),
             models.CheckConstraint(
+                condition=Q(lost_policy__in=LostPolicy.values), name="lost_policy_is_known"
+            ),
+            models.CheckConstraint(
                 condition=Q(claimable=False) | Q(state=State.READY), name="claimable_work_is_ready"
             ),
             models.CheckConstraint(

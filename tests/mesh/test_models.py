@@ -74,6 +74,7 @@ def a_token(world: World) -> ApiToken:
 CHECKS: list[tuple[Callable[[World], models.Model], dict[str, Any], str]] = [
     (a_workload, {"state": "LOST", "claimable": False}, "workload_state_is_known"),
     (a_workload, {"state": "RUNNING"}, "claimable_work_is_ready"),
+    (a_workload, {"lost_policy": "forget"}, "lost_policy_is_known"),
     (a_workload, {"ended_at": NOON}, "only_ended_work_has_an_end"),
     (a_workload, {"attempt_count": 1}, "workload_counters_agree"),
     (a_workload, {"started_attempts": 1}, "workload_counters_agree"),
@@ -83,6 +84,7 @@ CHECKS: list[tuple[Callable[[World], models.Model], dict[str, Any], str]] = [
     (a_worker, {"lifecycle": "GONE"}, "worker_lifecycle_is_known"),
     (a_worker, {"health": "FINE"}, "worker_health_is_known"),
     (a_worker, {"runtime": "vm"}, "worker_runtime_is_known"),
+    (a_worker, {"drain_cause": "weather"}, "worker_drain_cause_is_known"),
     (a_worker, {"concurrency": 0}, "worker_concurrency_is_bounded"),
     (a_worker, {"concurrency": 1_001}, "worker_concurrency_is_bounded"),
     (a_worker, {"active": -1}, "worker_active_is_not_negative"),
