@@ -37,6 +37,13 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) 
         time.sleep(0.1)
 
 
+def let_servers_in(folder: Path) -> None:
+    """Open the way to a test's folder: where tests run as root, servers have another account."""
+    for each in (folder, *folder.parents):
+        if Path(tempfile.gettempdir()) in each.parents:
+            each.chmod(0o755)
+
+
 class Up:
     """One run, which may be stopped and started again on the same folder."""
 

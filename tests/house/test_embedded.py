@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from config.embedded import EmbeddedBroker, EmbeddedError, EmbeddedPostgres
+from tests.house.running import let_servers_in
 
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_servers_in(tmp_path)
     server = EmbeddedPostgres(tmp_path / "data" / "postgres", durable=False)
     yield server
     server.stop()
@@ -112,8 +112,7 @@ def test_a_failed_set_up_is_one_line_and_leaves_nothing(postgres: EmbeddedPostgr
 
 
 def test_a_path_that_no_socket_can_have_gets_a_short_one(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_servers_in(tmp_path)
     long = tmp_path / "a folder with spaces" / ("x" * 100)
     broker = EmbeddedBroker(long / "broker")
     try:
@@ -139,8 +138,7 @@ def test_a_socket_folder_that_leads_elsewhere_is_refused_and_left_alone(
 
 
 def test_servers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_servers_in(tmp_path)
     script = (
         "import time; from config.embedded import *\n"
         f"a = EmbeddedPostgres('{tmp_path}/pg', durable=False); a.start()\n"

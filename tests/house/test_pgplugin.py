@@ -11,13 +11,12 @@ import psutil
 import pytest
 
 from tests.house.commands import ROOT, environment
-from tests.house.running import wait_until
+from tests.house.running import let_servers_in, wait_until
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_servers_in(tmp_path)
     script = tmp_path / "test_sleep.py"
     mark = tmp_path / "started"
     script.write_text(
