@@ -181,6 +181,7 @@ def test_place_and_claim_give_the_same_work_once(world: World) -> None:
 @pytest.mark.parametrize("place_first", [True, False])
 def test_place_and_claim_on_one_worker_share_its_last_slot(world: World, place_first: bool) -> None:
     named = world.workload()
+    world.workload(priority=1)  # what a pull takes, so that the named work stays READY
     member = world.worker(concurrency=1)
     place = partial(
         claims.place,
