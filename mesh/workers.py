@@ -186,7 +186,8 @@ def drain(
     """Give the worker no new claims; OFFLINE at once if it holds none, else when the last ends.
 
     After `deadline_ms` from now its leases are no longer renewed. Asked by an operator or by the
-    worker itself, which is recorded and decides what lifts it. A repeat changes nothing.
+    worker itself, which is recorded and decides what lifts it. A repeat changes nothing while it
+    drains; once it is OFFLINE there is nothing to drain: WORKER_TRANSITION_DENIED.
     Refuses with WORKER_NOT_FOUND, PERMISSION_DENIED, WORKER_INVALID, WORKER_TRANSITION_DENIED.
     """
     cause = DrainCause.WORKER if caller.is_worker else DrainCause.OPERATOR
