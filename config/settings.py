@@ -27,6 +27,19 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
 environ.Env.read_env(BASE_DIR / os.environ.get("FENCEPOST_ENV_FILE", ".env"))
 
+
+def number(name: str, default: float, *, least: float = 0, most: float = 2**31 - 1) -> float:
+    """A number from the environment, whole where its default is."""
+    kind = type(default)
+    try:
+        value = kind(env(name, default=default))
+    except ValueError:
+        refuse(f"{name} must be a {'whole number' if kind is int else 'number'}")
+    if not least <= value <= most:
+        refuse(f"{name} must be from {least:g} to {most:g}")
+    return value
+
+
 DATABASE_URL = env("DATABASE_URL", default="")
 PRODUCTION = bool(DATABASE_URL)
 DATA_DIR = BASE_DIR / env("FENCEPOST_DATA_DIR", default=".data")
@@ -137,16 +150,16 @@ WHITENOISE_KEEP_ONLY_HASHED_FILES = True
 
 # When `up` does not run, connecting fails, and manage.py says what to do.
 NO_DATABASE = "postgres://fencepost@//nonexistent/fencepost"
-LOCK_TIMEOUT_MS = env.int("FENCEPOST_LOCK_TIMEOUT_MS", default=2_000)
-STATEMENT_TIMEOUT_MS = env.int("FENCEPOST_STATEMENT_TIMEOUT_MS", default=15_000)
-IDLE_IN_TRANSACTION_TIMEOUT_MS = env.int("FENCEPOST_IDLE_IN_TRANSACTION_TIMEOUT_MS", default=10_000)
+LOCK_TIMEOUT_MS = number("FENCEPOST_LOCK_TIMEOUT_MS", 2_000)
+STATEMENT_TIMEOUT_MS = number("FENCEPOST_STATEMENT_TIMEOUT_MS", 15_000)
+IDLE_IN_TRANSACTION_TIMEOUT_MS = number("FENCEPOST_IDLE_IN_TRANSACTION_TIMEOUT_MS", 10_000)
 
 DATABASES: dict[str, dict[str, Any]] = {
     "default": env.db_url_config(DATABASE_URL or RUN.get("database_url", NO_DATABASE))
 }
 if not DATABASES["default"].get("ENGINE", "").endswith(".postgresql"):
     refuse("DATABASE_URL must name a PostgreSQL server: postgres://user:password@host:5432/name")
-DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=600)
+DATABASES["default"]["CONN_MAX_AGE"] = number("CONN_MAX_AGE", 600)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DATABASES["default"].setdefault("OPTIONS", {}).setdefault("connect_timeout", 5)
 # Only statements that bind on the server are prepared: the few of the hot path.
@@ -165,12 +178,12 @@ SPECTACULAR_SETTINGS = api.SPECTACULAR
 # --- Sweeps --------------------------------------------------------------------------------------
 
 # No finished pass for longer than this counts as an outage of the sweeps.
-SWEEP_OUTAGE_MS = env.int("FENCEPOST_SWEEP_OUTAGE_MS", default=30_000)
+SWEEP_OUTAGE_MS = number("FENCEPOST_SWEEP_OUTAGE_MS", 30_000)
 # One pass may not take more than this part of an application's live workers offline, if it has at
 # least so many; after the hold those still silent are taken whatever others do.
-BRAKE_FRACTION = env.float("FENCEPOST_BRAKE_FRACTION", default=0.5)
-BRAKE_MIN_WORKERS = env.int("FENCEPOST_BRAKE_MIN_WORKERS", default=5)
-BRAKE_HOLD_MS = env.int("FENCEPOST_BRAKE_HOLD_MS", default=30_000)
+BRAKE_FRACTION = number("FENCEPOST_BRAKE_FRACTION", 0.5, most=1.0)
+BRAKE_MIN_WORKERS = number("FENCEPOST_BRAKE_MIN_WORKERS", 5)
+BRAKE_HOLD_MS = number("FENCEPOST_BRAKE_HOLD_MS", 30_000)
 
 # --- Celery: the schedule stands in config/celery.py ---------------------------------------------
 
@@ -195,7 +208,7 @@ if BEHIND_TLS_PROXY:
     SECURE_SSL_REDIRECT = True
     # Probes come from inside, without TLS.
     SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)$"]
-    SECURE_HSTS_SECONDS = env.int("FENCEPOST_HSTS_SECONDS", default=31_536_000)
+    SECURE_HSTS_SECONDS = number("FENCEPOST_HSTS_SECONDS", 31_536_000)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BEHIND_TLS_PROXY
 SESSION_COOKIE_HTTPONLY = True
 _VALIDATION = "django.contrib.auth.password_validation"

@@ -29,7 +29,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def test_every_setting_is_documented() -> None:
     source = (ROOT / "config" / "settings.py").read_text()
-    names = set(re.findall(r'env(?:\.\w+)?\(\s*"([A-Z_]+)"', source))
+    names = set(re.findall(r'(?:env(?:\.\w+)?|number)\(\s*"([A-Z_]+)"', source))
     example = (ROOT / ".env.example").read_text()
     assert names
     assert [name for name in sorted(names) if not re.search(rf"^#{name}=", example, re.M)] == []

@@ -61,6 +61,19 @@ def test_a_command_before_up_says_how_to_start(tmp_path: Path) -> None:
     assert_one_line(done, "start it with make run", str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("FENCEPOST_LOCK_TIMEOUT_MS", "soon", "must be a whole number"),
+        ("FENCEPOST_LOCK_TIMEOUT_MS", "-1", "must be from 0"),
+        ("FENCEPOST_BRAKE_FRACTION", "half", "must be a number"),
+        ("FENCEPOST_BRAKE_FRACTION", "2", "must be from 0 to 1"),
+    ],
+)
+def test_a_number_that_is_none_is_refused(name: str, value: str, words: str) -> None:
+    assert_one_line(manage("check", **{name: value}), name, words)
+
+
 def test_a_secret_may_come_from_a_file(tmp_path: Path, grant_key: str) -> None:
     (tmp_path / "key").write_text("from-a-file")
     done = manage(

@@ -29,7 +29,8 @@ class Command(BaseCommand):
         parser.add_argument("--agents", type=int, default=3, help="number of demo agents")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for name, least, most in (("web_processes", 1, 64), ("agents", 0, 20)):
+        bounds = (("port", 1, 65_535), ("web_processes", 1, 64), ("agents", 0, 20))
+        for name, least, most in bounds:
             if not least <= options[name] <= most:
                 sys.exit(f"fencepost: --{name.replace('_', '-')} must be {least} to {most}")
         supervisor = Supervisor(
