@@ -35,7 +35,7 @@ from config.keys import grant_key_problem, make_development_keys
 from config.processes import Child, Family, command
 from config.runfile import RunFile
 
-READY_TIMEOUT_S = 90
+READY_TIMEOUT_S = 180
 OLDEST_POSTGRES = 15
 # Of Celery, commands, the demo and people; each thread of the web server has one besides.
 OTHER_SESSIONS = 60

@@ -21,7 +21,7 @@ import psutil
 from config.embedded import dies_with_parent
 from tests.house.commands import ROOT, environment
 
-START_S = 90
+START_S = 200
 
 
 def free_port() -> int:
@@ -30,7 +30,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -116,7 +116,7 @@ class Up:
         """Send the signal to the one process people see, and wait for it alone."""
         assert self.process is not None
         self.process.send_signal(how)
-        return self.process.wait(60)
+        return self.process.wait(150)
 
     def left_over(self) -> list[str]:
         """Processes that still have to do with this run's folder."""

@@ -14,7 +14,7 @@ from tests.house.commands import ROOT
 
 def make(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["make", *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        ["make", *arguments], cwd=folder, capture_output=True, text=True, timeout=200, check=False
     )
 
 

@@ -33,7 +33,7 @@ def test_a_run_that_is_interrupted_leaves_nothing(tmp_path: Path, how: signal.Si
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as run:
-        wait_until(mark.exists, "the test runs", 60)
+        wait_until(mark.exists, "the test runs", 150)
         servers = [
             child
             for child in psutil.Process(run.pid).children()
@@ -41,6 +41,6 @@ def test_a_run_that_is_interrupted_leaves_nothing(tmp_path: Path, how: signal.Si
         ]
         assert servers
         run.send_signal(how)
-        assert run.wait(30) != 0
+        assert run.wait(120) != 0
     assert list(temporary.iterdir()) == []
     assert [server for server in servers if server.is_running()] == []

@@ -159,7 +159,7 @@ def test_what_dies_is_started_again(up: Up) -> None:
         before = up.child(name)
         os.kill(before, signal.SIGKILL)
         wait_until(partial(is_another, up, name, before), f"{name} again")
-    wait_until(up.is_ready, "ready again", 60)
+    wait_until(up.is_ready, "ready again", 120)
     assert "web ended (exit code -9); starting it again" in up.output
 
 
@@ -173,14 +173,14 @@ def test_a_killed_run_leaves_nothing_behind_and_the_next_has_its_data(
     run.arguments = ("--agents", "2")  # with the demo, the most there is to leave behind
     run.start()
     assert re.search(r"Sign in  demo / \S{12,}\n", run.output)
-    wait_until(lambda: 'lifecycle="READY"} 2.0' in run.get("/metrics")[1], "demo agents", 60)
+    wait_until(lambda: 'lifecycle="READY"} 2.0' in run.get("/metrics")[1], "demo agents", 120)
     database = RunFile(run.data).read()["database_url"].removeprefix("postgres://fencepost@/")
     address = f"host={database.removesuffix('/fencepost')} user=fencepost dbname=fencepost"
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("create table kept as select 7 as id")
     family = run.children()
     run.end(signal.SIGKILL)
-    _, alive = psutil.wait_procs(family, timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
     assert run.left_over() == []
 
@@ -190,7 +190,7 @@ def test_a_killed_run_leaves_nothing_behind_and_the_next_has_its_data(
         assert connection.execute("select id from kept").fetchone() == (7,)
     family = run.children()
     assert run.end(signal.SIGINT) == 0
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
     assert run.left_over() == []
     assert not RunFile(run.data).path.exists()
