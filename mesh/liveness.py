@@ -23,6 +23,7 @@ from .models import (
     AttemptStatus,
     DrainCause,
     Grant,
+    GrantStatus,
     Health,
     Lifecycle,
     State,
@@ -33,7 +34,6 @@ from .tenancy import Caller
 from .workers import Registered, Registration
 
 _CLOCK_LEEWAY: Final = timedelta(seconds=5)
-_STAYS_DRAINED: Final = frozenset({DrainCause.OPERATOR, DrainCause.REVOCATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def reconcile(
             raise DomainError(
                 "WORKER_RECONCILIATION_DENIED", "The worker is registered with other versions."
             )
-        if worker.lifecycle == Lifecycle.OFFLINE and worker.drain_cause in _STAYS_DRAINED:
+        if worker.lifecycle == Lifecycle.OFFLINE and _stays_drained(worker):
             raise DomainError(
                 "WORKER_DRAINED",
                 "The worker was drained; an operator's recover, or registering under a grant in"
@@ -252,6 +252,14 @@ def _tell(
         assigned_claims=unstarted(worker, but=known) if has_unstarted else [],
         grant_ends_at=grant.expires_at,
     )
+
+
+def _stays_drained(worker: Worker) -> bool:
+    """Drained by somebody else, or it would have been if it had not been OFFLINE then."""
+    by_others = {DrainCause.OPERATOR, DrainCause.REVOCATION}
+    if worker.drain_cause in by_others:
+        return True
+    return leases.grant_of(worker).status == GrantStatus.REVOKED
 
 
 def _come_back(worker: Worker, actor: str, at: datetime, *, was_offline: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mesh import leases, liveness, workers, workloads
+from mesh import leases, liveness, revocations, workers, workloads
 from mesh.models import AttemptStatus, Grant, State, Worker, Workload
 from tests.factories import Held, Member, World
 from tests.mesh.checks import (
@@ -384,6 +384,18 @@ def test_reconcile_tells_other_versions_before_a_drain(world: World) -> None:
     workers.drain(caller=world.operator, worker_id=worker.worker_id)
     with refused("WORKER_RECONCILIATION_DENIED"):
         reconcile(worker, worker_version="9")
+    with refused("WORKER_DRAINED"):
+        reconcile(worker)
+
+
+def test_reconcile_refuses_a_worker_that_was_offline_when_its_grant_was_revoked(
+    world: World, clock: Clock
+) -> None:
+    grant, token = world.grant()
+    worker = world.worker(grant=token)
+    clock.pass_(ms(30_000))
+    liveness.silence(worker_pk=worker.row.pk, actor="system:test")
+    revocations.revoke_grant(caller=world.caller(), grant_id=grant.grant_id)
     with refused("WORKER_DRAINED"):
         reconcile(worker)
 
