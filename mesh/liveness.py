@@ -30,8 +30,9 @@ from .models import (
     Worker,
     uid_of,
 )
+from .registration import Registered, Registration
+from .registration import register as take_in
 from .tenancy import Caller
-from .workers import Registered, Registration
 
 _CLOCK_LEEWAY: Final = timedelta(seconds=5)
 
@@ -63,10 +64,10 @@ class Reconciliation:
 def register(*, registration: Registration, credential: str | None) -> Registered:
     """Register a worker; with `abandon_claims` its live claims end here as lost.
 
-    See `mesh.workers.register` for checks, codes and what a repeat does.
+    See `mesh.registration.register` for checks, codes and what a repeat does.
     """
     with transaction.atomic():
-        registered = workers.register(registration=registration, credential=credential)
+        registered = take_in(registration=registration, credential=credential)
         worker = registered.worker
         if registration.abandon_claims and not registered.created:
             abandoned = list(Attempt.objects.live().filter(worker=worker))

@@ -1,41 +1,32 @@
-"""Workers: registration, drain, recovery, removal. Owns the lifecycle moves.
+"""Workers: drain, recovery, removal. Owns the lifecycle moves.
 
-Guarantees: a worker holds only capabilities that it declared and its grant allows; a name belongs
-to one worker of its application; a live worker is displaced only by its own credential or by a
-grant for exactly its name; READY and BUSY follow from live claims against capacity and nobody sets
-them by hand; `active` is the number of live attempts, never what a worker says.
+Guarantees: a credential speaks for its worker only, and only until the next register; READY and
+BUSY follow from live claims against capacity and nobody sets them by hand; `active` is the number
+of live attempts, never what a worker says. How workers come in stands in `mesh.registration`.
 
-Locks: the worker row. Does not end claims: what a register abandons is ended by `mesh.liveness`.
+Locks: the worker row.
 """
 
 import hmac
-import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import transaction
 
-from . import clock, grants, history, locking, requirements, statements
-from .canonical import identity, secret_hash
+from . import clock, history, locking, statements
+from .canonical import secret_hash
 from .errors import DomainError
 from .models import (
     WORKER_MOVES,
     Application,
-    Attempt,
     DrainCause,
-    Grant,
-    Health,
     Lifecycle,
     Role,
-    Runtime,
     Worker,
 )
 from .tenancy import Caller
 
-CREDENTIAL_PREFIX: Final = "fpw_"
-RESOURCES: Final = ("cpu_millis", "memory_bytes", "disk_bytes", "gpu_count")
 MAX_LABELS: Final = 64
 CONCURRENCY: Final = range(1, 1_001)
 _MAX_LIST: Final = 256
@@ -66,38 +57,6 @@ _OF_CREDENTIAL: Final = """
     from mesh_worker w join mesh_tenant t on t.id = w.tenant_id
     where w.credential_hash = %(hash)s and w.removed_at is null
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What a worker says of itself, and the grant that proves it may."""
-
-    tenant: str
-    application: str
-    name: str
-    runtime: str
-    version: str
-    contract_version: int
-    registered_by: str
-    grant: str
-    concurrency: int
-    capabilities: Sequence[str] = ()
-    workload_kinds: Sequence[str] = ()
-    resource_profile: Mapping[str, int] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    heartbeat_interval_ms: int = 10_000
-    heartbeat_timeout_ms: int = 30_000
-    abandon_claims: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """The answer: the row, the credential (only here), and whether a reconcile must follow."""
-
-    worker: Worker
-    credential: str
-    reconcile_required: bool
-    created: bool
 
 
 def authenticate(secret: str) -> Caller:
@@ -153,33 +112,6 @@ def require_reconciled(worker: Worker) -> None:
         raise DomainError("WORKER_RECOVERY_REQUIRED", "Reconcile first.")
 
 
-def register(*, registration: Registration, credential: str | None) -> Registered:
-    """Take a worker in, anew or again, on the proof of a signed grant.
-
-    Refuses in this order: CONTRACT_VERSION_UNSUPPORTED; GRANT_INVALID; GRANT_EXPIRED;
-    GRANT_REVOKED; GRANT_SCOPE_DENIED (right); WORKER_UNAUTHORIZED (subject, tenant, application);
-    GRANT_SCOPE_DENIED (constraints); WORKER_INVALID; WORKER_UNAUTHORIZED (over a worker that is
-    heard of without its credential or a grant for exactly its name; older revision); WORKER_BUSY
-    (other version or lost capability while claims are live).
-
-    Each call is a new incarnation with a fresh credential, which locks the process before out; so
-    a repeat after a lost answer registers again. An operator's drain survives it. Runs inside
-    `mesh.liveness.register`, which ends the claims that are abandoned.
-    """
-    grant = _require_grant(registration)
-    _require_values(registration)
-    with transaction.atomic():
-        worker = _lock_or_create(registration, grant)
-        at = clock.now()
-        if worker.incarnation == 0 or worker.is_removed:
-            return _register_new(worker, registration, grant, at)
-        _require_takeover(worker, registration, grant, credential, at)
-        has_claims = Attempt.objects.live().filter(worker=worker).exists()
-        if has_claims and not registration.abandon_claims:
-            _require_same_work(worker, registration, grant)
-        return _register_again(worker, registration, grant, at, has_claims=has_claims)
-
-
 def drain(
     *, caller: Caller, worker_id: str, reason: str = "", deadline_ms: int | None = None
 ) -> Worker:
@@ -217,7 +149,7 @@ def undrain(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
             raise denied(worker, Lifecycle.READY)
         at = clock.now()
         clear_drain(worker)
-        move(worker, _resting(worker), actor=caller.subject, at=at, evidence={"reason": reason})
+        move(worker, resting(worker), actor=caller.subject, at=at, evidence={"reason": reason})
         save(worker)
     return worker
 
@@ -315,9 +247,9 @@ def occupy(worker: Worker, active: int, *, actor: str, at: datetime) -> None:
     """
     worker.active = active
     if worker.lifecycle in {Lifecycle.READY, Lifecycle.BUSY}:
-        resting = _resting(worker)
-        if worker.lifecycle != resting:
-            move(worker, resting, actor=actor, at=at, evidence={"active": active})
+        where = resting(worker)
+        if worker.lifecycle != where:
+            move(worker, where, actor=actor, at=at, evidence={"active": active})
     elif worker.lifecycle == Lifecycle.DRAINING and active == 0:
         move(worker, Lifecycle.OFFLINE, actor=actor, at=at, evidence={"drained": True})
 
@@ -334,7 +266,8 @@ def denied(worker: Worker, to: Lifecycle) -> DomainError:
     )
 
 
-def _resting(worker: Worker) -> Lifecycle:
+def resting(worker: Worker) -> Lifecycle:
+    """READY, or BUSY when full: where a worker that takes work rests."""
     return Lifecycle.READY if worker.active < worker.concurrency else Lifecycle.BUSY
 
 
@@ -343,44 +276,6 @@ def clear_drain(worker: Worker) -> None:
     worker.drain_cause = ""
     worker.drain_requested_at = worker.drain_deadline_at = None
     worker.drain_reason = ""
-
-
-def _require_grant(registration: Registration) -> Grant:
-    if registration.contract_version != 1:
-        raise DomainError("CONTRACT_VERSION_UNSUPPORTED", "This server speaks version 1.")
-    grant = grants.decode(registration.grant)
-    grants.require_in_time(grant, clock.now())
-    grants.require_in_force(grant)
-    uri = f"flow://{registration.application}/workers"
-    grants.require_scope(grant, "worker:register", uri)
-    said = (registration.registered_by, registration.tenant, registration.application)
-    if said != (grant.subject, grant.tenant.name, grant.application.name):
-        raise DomainError(
-            "WORKER_UNAUTHORIZED", "The grant is for another subject, tenant or application."
-        )
-    grants.require_constraints(grant, worker_name=registration.name)
-    return grant
-
-
-def _require_values(registration: Registration) -> None:
-    interval, timeout = registration.heartbeat_interval_ms, registration.heartbeat_timeout_ms
-    labels = registration.labels.items()
-    rules = {
-        "runtime": registration.runtime in Runtime.values,
-        "name": _is_name(registration.name),
-        "version": 1 <= len(registration.version) <= 200 and bool(registration.version.strip()),
-        "capacity.concurrency": registration.concurrency in CONCURRENCY,
-        "heartbeat_interval_ms": 1_000 <= interval <= 300_000,
-        "heartbeat_timeout_ms": 3_000 <= timeout <= 900_000 and timeout >= 3 * interval,
-        "labels": len(labels) <= MAX_LABELS and all(is_label(*each) for each in labels),
-        "capabilities": are_names(registration.capabilities),
-        "workload_kinds": are_names(registration.workload_kinds),
-        "resource_profile": set(registration.resource_profile) <= set(RESOURCES)
-        and all(0 <= each < 2**63 for each in registration.resource_profile.values()),
-    }
-    broken = [name for name, holds in rules.items() if not holds]
-    if broken:
-        raise DomainError("WORKER_INVALID", f"Out of bounds: {', '.join(broken)}.", fields=broken)
 
 
 def require_concurrency(concurrency: int) -> None:
@@ -401,133 +296,6 @@ def are_names(names: Sequence[str]) -> bool:
     return len(names) <= _MAX_LIST and all(
         1 <= len(each) <= 255 and each == each.strip() for each in names
     )
-
-
-def _is_name(name: str) -> bool:
-    return 1 <= len(name) <= 200 and all(c.isascii() and (c.isalnum() or c in "._:-") for c in name)
-
-
-def _lock_or_create(registration: Registration, grant: Grant) -> Worker:
-    """The locked row of that name; a row made here has incarnation 0 until it is registered."""
-    mine = Worker.objects.filter(application_id=grant.application_id, name=registration.name)
-    locked = mine.select_for_update(of=("self",), no_key=True)
-    found = locked.first()
-    if found is not None:
-        return found
-    parts = [registration.tenant, registration.application, registration.name]
-    blank = Worker(
-        worker_id=identity("worker", parts),
-        tenant_id=grant.tenant_id,
-        application_id=grant.application_id,
-        name=registration.name,
-        incarnation=0,
-    )
-    _apply(blank, registration, grant, clock.now())
-    blank.incarnation = 0
-    # Where another call takes the name in this very moment, this waits for it and finds its row.
-    Worker.objects.bulk_create([blank], ignore_conflicts=True)
-    return locked.get()
-
-
-def _require_takeover(
-    worker: Worker, said: Registration, grant: Grant, credential: str | None, at: datetime
-) -> None:
-    """Only its own credential, or a grant for exactly its name, displaces a heard worker."""
-    is_heard = worker.lifecycle != Lifecycle.OFFLINE and not worker.is_silent(at)
-    is_itself = credential is not None and hmac.compare_digest(
-        worker.credential_hash or "", secret_hash(credential)
-    )
-    if is_heard and not is_itself and not grants.names_worker(grant, said.name):
-        raise DomainError("WORKER_UNAUTHORIZED", "A worker of that name is alive.")
-    if grant.revision < worker.capability_version:
-        raise DomainError(
-            "WORKER_UNAUTHORIZED", "The worker is registered under a newer grant revision."
-        )
-
-
-def _require_same_work(worker: Worker, said: Registration, grant: Grant) -> None:
-    lost = set(worker.granted_capabilities) - _granted(said, grant)
-    if said.version != worker.version or lost:
-        raise DomainError(
-            "WORKER_BUSY", "Claims are live: version and capabilities must stay until they end."
-        )
-
-
-def _granted(said: Registration, grant: Grant) -> set[str]:
-    return set(said.capabilities) & grants.granted_capabilities(grant)
-
-
-def _register_new(worker: Worker, said: Registration, grant: Grant, at: datetime) -> Registered:
-    """A name that nobody holds: REGISTERED until the first beat."""
-    credential = _apply(worker, said, grant, at)
-    worker.lifecycle = Lifecycle.REGISTERED
-    worker.health = Health.UNKNOWN
-    worker.is_unreconciled = False
-    worker.active = 0
-    worker.removed_at = None
-    worker.recovering_since = None
-    clear_drain(worker)
-    _finish(worker, said, at, displaced=False)
-    return Registered(worker, credential, reconcile_required=False, created=True)
-
-
-def _register_again(
-    worker: Worker, said: Registration, grant: Grant, at: datetime, *, has_claims: bool
-) -> Registered:
-    interval = timedelta(milliseconds=worker.heartbeat_interval_ms)
-    was_beating = worker.lifecycle != Lifecycle.OFFLINE and at - worker.last_seen_at <= interval
-    credential = _apply(worker, said, grant, at)
-    away = worker.lifecycle in {Lifecycle.OFFLINE, Lifecycle.RECOVERING}
-    worker.is_unreconciled = away or (has_claims and not said.abandon_claims)
-    if worker.drain_cause in {DrainCause.WORKER, DrainCause.REVOCATION}:
-        clear_drain(worker)
-        if worker.lifecycle == Lifecycle.DRAINING:
-            move(worker, _resting(worker), actor=subject_of(worker), at=at)
-    occupy(worker, worker.active, actor=subject_of(worker), at=at)
-    _finish(worker, said, at, displaced=was_beating)
-    return Registered(worker, credential, worker.is_unreconciled, created=False)
-
-
-def _apply(worker: Worker, said: Registration, grant: Grant, at: datetime) -> str:
-    """Take over what was said; the fresh credential."""
-    credential = CREDENTIAL_PREFIX + secrets.token_urlsafe(32)
-    worker.runtime = said.runtime
-    worker.version = said.version
-    worker.contract_version = said.contract_version
-    worker.declared_capabilities = sorted(set(said.capabilities))
-    worker.granted_capabilities = sorted(_granted(said, grant))
-    worker.workload_kinds = sorted(set(said.workload_kinds))
-    worker.resource_profile = dict(said.resource_profile)
-    worker.labels = dict(said.labels)
-    worker.concurrency = said.concurrency
-    worker.heartbeat_interval_ms = said.heartbeat_interval_ms
-    worker.heartbeat_timeout_ms = said.heartbeat_timeout_ms
-    worker.capability_version = grant.revision
-    worker.grant = grant
-    worker.registered_by = said.registered_by
-    worker.registered_at = worker.last_seen_at = at
-    worker.reported_at = None
-    worker.clock_skew_ms = None
-    worker.incarnation += 1
-    worker.credential_hash = secret_hash(credential)
-    return credential
-
-
-def _finish(worker: Worker, said: Registration, at: datetime, *, displaced: bool) -> None:
-    """Events and the row itself; its eligible set is worked out anew."""
-    evidence = {
-        "incarnation": worker.incarnation,
-        "version": said.version,
-        "grant_id": worker.grant.grant_id,
-        "reconcile_required": worker.is_unreconciled,
-        "abandon_claims": said.abandon_claims,
-    }
-    actor = said.registered_by
-    if displaced:
-        record(worker, "displaced", actor=actor, at=at, evidence=evidence)
-    record(worker, "registered", actor=actor, at=at, evidence=evidence)
-    worker.save()
-    requirements.forget(worker)
 
 
 def application_of(worker: Worker) -> Application:

@@ -27,8 +27,8 @@ from mesh.models import (
     Worker,
     Workload,
 )
+from mesh.registration import Registration
 from mesh.tenancy import Caller
-from mesh.workers import Registration
 from mesh.workloads import Submission
 
 CAPABILITY: Final = "documents.extract"

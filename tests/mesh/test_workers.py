@@ -10,7 +10,7 @@ import pytest
 
 from mesh import claims, liveness, settlement, tenancy, workers
 from mesh.models import AttemptStatus, Grant, Role, State, Worker, WorkerEvent
-from mesh.workers import Registered
+from mesh.registration import Registered
 from tests.factories import CAPABILITY, Held, Member, World, name, offline
 from tests.mesh.checks import MICRO, NOON, Clock, ms, refused, unchanged, worker_events
 

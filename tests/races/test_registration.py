@@ -10,8 +10,8 @@ import pytest
 
 from mesh import claims, leases, liveness, settlement, workers
 from mesh.models import Health, Lifecycle, State, Worker, WorkerEvent
+from mesh.registration import Registered
 from mesh.tenancy import Caller
-from mesh.workers import Registered
 from tests.factories import Held, Member, World, name
 
 from .checks import assert_sound

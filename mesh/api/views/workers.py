@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from ... import claims, liveness, workers
 from ...models import Health, Lifecycle, Runtime
 from ...models import Worker as WorkerRow
-from ...workers import Registration
+from ...registration import Registration
 from .. import answers, bodies, reading, shapes
 from ..authentication import CREDENTIAL_PREFIX, bearer
 from ..filters import Query
