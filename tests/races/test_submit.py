@@ -83,6 +83,18 @@ def test_a_claim_does_not_skip_the_requirement_of_a_submit_under_way(world: Worl
     assert _ask(member) == [second]
 
 
+def test_a_submit_of_a_known_kind_does_not_wait_for_a_new_kind_under_way(world: World) -> None:
+    world.workload(definition_id="known")
+    with Gate(requirements, "_take_into_use", after=True) as gate:
+        new = Actor(_submit(world, definition_id="new"))
+        gate.wait_for_arrival()
+        # Though the other holds the application's row, to which this one's new row points.
+        assert Actor(_submit(world, definition_id="known")).value().created
+        assert new.is_running
+        gate.let_through()
+        assert new.value().created
+
+
 @pytest.mark.usefixtures("no_room")
 def test_a_submit_while_its_requirement_is_put_to_rest_takes_it_back(world: World) -> None:
     world.cancelled(definition_id="idle")
