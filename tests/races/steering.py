@@ -58,11 +58,15 @@ class Actor(Generic[T]):
 
     def end(self) -> T | DomainError:
         """The answer, or the refusal as an edge would tell it; anything else raises here."""
-        self._thread.join(LIMIT_S)
+        self.wait()
         assert not self._thread.is_alive(), "the call never came to its end"
         if self._trouble is not None:
             raise self._trouble
         return cast("T | DomainError", self._answer)
+
+    def wait(self) -> None:
+        """Wait for the end, whatever it is, or for the time limit."""
+        self._thread.join(LIMIT_S)
 
     def value(self) -> T:
         """The answer of a call that must not be refused."""
@@ -121,6 +125,8 @@ def at_once(*calls: Callable[[], T]) -> list[T | DomainError]:
     """Let all the calls go in the same moment; their answers, in the order of the calls."""
     barrier = threading.Barrier(len(calls))
     actors = [Actor(call, after=barrier) for call in calls]
+    for each in actors:
+        each.wait()
     return [each.end() for each in actors]
 
 
