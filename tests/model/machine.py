@@ -140,7 +140,7 @@ class MeshMachine(RuleBasedStateMachine):
     def process(self, number: int) -> Process:
         """Mostly one that is not displaced."""
         own = [each for each in self.processes if not each.is_displaced]
-        pool = self.processes if number % 8 == 0 else own
+        pool = self.processes if number % 8 == 0 else own  # never with an odd number
         return pool[number % len(pool)]
 
     def work(self, number: int) -> Work:
@@ -310,6 +310,24 @@ class MeshMachine(RuleBasedStateMachine):
             own = [p for p in self.processes if p.man is each.worker]
             self.say("start", own[-1], each, each.token)
 
+    @rule(number=some, times=st.integers(1, 4), what=st.sampled_from(["release", "fail"]))
+    def lose_again(self, number: int, times: int, what: str) -> None:
+        """One worker gets work and gives it back or fails with it, as soon as it may, again."""
+        process = self.process(number | 1)
+        for _ in range(times):
+            before = len(self.tries)
+            self.claim(number | 1, 1, None)
+            for each in self.tries[before:]:
+                if what == "fail":
+                    self.say("start", process, each, each.token)
+                    self.say("fail", process, each, each.token, kind="timeout")
+                else:
+                    self.say("release", process, each, each.token)
+                if each.work.state == "DEAD_LETTER":
+                    self.retry(each.work.number, 1)
+                self.wait(max(each.work.available_at - self.model.now, 0), True)
+            self.work_agrees()
+
     def _every_try(self) -> list[Try]:
         return [each for work in self.model.works for each in work.tries]
 
@@ -421,6 +439,16 @@ class MeshMachine(RuleBasedStateMachine):
     def _credential(self, name: str) -> str | None:
         own = [each.credential for each in self.processes if each.man.name == name]
         return own[-1] if own else None
+
+    @rule(number=some, drains=st.sampled_from([None, True, False]), listing=some)
+    def restart(self, number: int, drains: bool | None, listing: int) -> None:
+        """The worker's process is replaced, perhaps while it drains, and knows some claims."""
+        man = self.process(number | 1).man
+        if drains is not None:
+            self._drain(self.process(number | 1), drains, None)
+        self.register(man.name, man.zone, man.concurrency, abandon=False, as_itself=True)
+        own = [each for each in self.processes if each.man is man]
+        self._reconcile(own[-1], self._listed(man, listing), [])
 
     @rule(
         number=some,

@@ -36,6 +36,7 @@ class Try:
     claimed_at: int
     expires_at: int
     is_placed: bool
+    serial: int
     status: str = "CLAIMED"
     started_at: int | None = None
     heard_at: int = 0
@@ -129,7 +130,7 @@ class Mesh:
     """The whole state; each method is one call."""
 
     def __init__(self) -> None:
-        self.now = 0
+        self.now = self.given = 0
         self.works: list[Work] = []
         self.workers: dict[str, Man] = {}
         self.finished: dict[str, int] = {}
@@ -236,7 +237,9 @@ class Mesh:
     def _give(self, man: Man, work: Work, lease_ms: int | None, *, is_placed: bool) -> Try:
         length = lease_ms or max(30_000, 3 * man.interval_ms)
         token = len(work.tries) + 1
-        given = Try(work, man, token, length, self.now, self.now + length, is_placed)
+        self.given += 1
+        end = self.now + length
+        given = Try(work, man, token, length, self.now, end, is_placed, self.given)
         work.tries.append(given)
         work.go("CLAIMED")
         return given
@@ -246,8 +249,8 @@ class Mesh:
             raise Refusal("WORKER_RECOVERY_REQUIRED")
         placed = [
             each
-            for each in self.live(man)
-            if each.is_placed and each.status == "CLAIMED" and each.work.state == "CLAIMED"
+            for each in sorted(self.live(man), key=lambda each: each.serial)
+            if each.is_placed and each.started_at is None
         ]
         reason = next(iter(self.reasons(man)), None)
         fresh = []
@@ -449,9 +452,7 @@ class Mesh:
             "fenced": _ids(each for each in listed if each not in own),
             "cancel": _ids(wanted),
             "missing": _ids(each for each in unlisted if each.started_at is not None),
-            "assigned": _ids(
-                each for each in unlisted if each.started_at is None and each not in wanted
-            ),
+            "assigned": _ids(each for each in unlisted if each.started_at is None),
         }
 
     def reconcile(self, man: Man, known: list[Try], reported: list[Try]) -> dict[str, Any]:
