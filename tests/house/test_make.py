@@ -13,8 +13,16 @@ from tests.house.commands import ROOT
 
 
 def make(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    # As typed at a prompt, also where the tests themselves run under make.
+    prompt = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
-        ["make", *arguments], cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        ["make", *arguments],
+        cwd=folder,
+        env=prompt,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
 
 
