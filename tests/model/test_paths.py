@@ -1,0 +1,126 @@
+"""Paths that chance seldom takes to their end, asked of the mesh and of the reference alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .machine import MeshMachine
+from .reference import Try
+
+POLICY = {
+    "max_attempts": 2,
+    "initial_delay_ms": 1_000,
+    "max_delay_ms": 300_000,
+    "backoff": "exponential",
+    "retry_on": ["timeout"],
+    "max_unstarted": 4,
+}
+
+
+class Path(MeshMachine):
+    """Steps of one worker with one workload; both sides are compared after each."""
+
+    def set_up(self, **limits: int) -> None:
+        self.register("ant", "a", 2, abandon=False, as_itself=True)
+        self.everybody_beats()
+        self.submit(0, 0, None, POLICY, limits)
+
+    def agree(self) -> None:
+        self.workers_agree()
+        self.work_agrees()
+        self.attempts_agree()
+
+    def take(self) -> Try:
+        """Claim the work as soon as it is due; up to the moment before nobody gets it."""
+        [work] = self.model.works
+        if (left := work.available_at - self.model.now) > 0:
+            self.wait(left - 1, True)
+            self.claim(1, 1, None)
+            self.wait(1, True)
+        self.claim(1, 1, None)
+        self.agree()
+        return self.tries[-1]
+
+    def tell(self, what: str, shown: Try, **body: Any) -> None:
+        self.say(what, self.processes[-1], shown, shown.token, **body)
+        self.agree()
+
+
+@pytest.fixture
+def path(db: None) -> Iterator[Path]:
+    machine = Path()
+    yield machine
+    machine.teardown()
+
+
+def test_losses_before_start_wait_from_the_third_on_until_a_start(path: Path) -> None:
+    path.set_up()
+    for _ in range(3):
+        path.tell("release", path.take())
+    started = path.take()
+    path.tell("start", started)
+    assert path.model.works[0].unstarted == 0
+    path.tell("fail", started, kind="timeout")
+    for _ in range(5):
+        path.tell("release", path.take())
+    assert path.model.works[0].state == "DEAD_LETTER"
+
+
+def test_an_operators_retry_begins_the_delays_anew(path: Path) -> None:
+    path.set_up()
+    for _ in range(2):
+        shown = path.take()
+        path.tell("start", shown)
+        path.tell("fail", shown, kind="timeout")
+    assert path.model.works[0].state == "DEAD_LETTER"
+    path.retry(0, 2)
+    for _ in range(2):
+        shown = path.take()
+        path.tell("start", shown)
+        path.tell("fail", shown, kind="timeout")
+    assert path.model.works[0].state == "DEAD_LETTER"
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_drain_ends_with_a_reconcile_that_forgets_the_last_claim(
+    path: Path, by_itself: bool
+) -> None:
+    path.set_up()
+    path.take()
+    path._drain(path.processes[-1], by_itself, None)
+    if not by_itself:
+        path.register("ant", "a", 2, abandon=False, as_itself=True)
+    path._reconcile(path.processes[-1], [], [])
+    path.agree()
+    assert path.model.workers["ant"].lifecycle == "OFFLINE"
+    path.claim(1, 1, None)
+
+
+def test_each_timeout_ends_the_work_at_its_very_moment(path: Path) -> None:
+    path.set_up(claim_ms=2_000, execution_ms=5_000, heartbeat_ms=3_000, queue_ms=9_000)
+    path.take()
+    for _ in range(2):
+        path.wait(999, False)
+        path.sweep_all()
+        path.agree()
+    path.wait(2, False)
+    path.sweep_all()
+    path.agree()
+    shown = path.take()
+    path.tell("start", shown)
+    for early in (2_999, 1_999):
+        path.wait(early, False)
+        path.sweep_all()
+        path.tell("renew", shown, lease_ms=None)
+    path.wait(2, False)
+    path.sweep_all()
+    path.agree()
+    path.wait(path.model.works[0].available_at - path.model.now, True)
+    path.wait(9_000, True)
+    path.sweep_all()
+    path.agree()
+    states = ["CLAIMED", "TIMED_OUT", "READY", "CLAIMED", "RUNNING", "TIMED_OUT", "READY"]
+    assert path.model.works[0].path == ["READY", *states, "TIMED_OUT", "DEAD_LETTER"]
