@@ -56,7 +56,7 @@ class RetryForm(ReasonForm):
         max_value=100,
         initial=1,
         label="Extra attempts",
-        help_text="On top of the budget that the work has used up.",
+        help_text="Added to the attempts that the work may still make.",
         widget=UnfoldAdminIntegerFieldWidget(),
     )
 

@@ -144,7 +144,7 @@ class AttemptAdmin(ConsoleAdmin):
                         Fact("Started", age(row.started_at, absent="not started")),
                         Fact("Last progress", age(row.last_progress_at)),
                         Fact("Ended", age(row.ended_at, absent="still live")),
-                        Fact("Lease ends", age(row.expires_at)),
+                        Fact("Lease ends", age(row.expires_at if row.is_live else None)),
                         Fact("Lease length", display.milliseconds(row.lease_ms)),
                         Fact("Deadline", age(row.deadline_at)),
                     ],

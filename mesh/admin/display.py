@@ -15,6 +15,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from .. import clock
+from ..models import State
 
 ABSENT: Final = mark_safe('<span class="fp-absent">–</span>')
 _MAX_JSON: Final = 100_000
@@ -99,6 +100,11 @@ def badge(state: str, text: str = "") -> SafeString:
         look.icon,
         text or state.replace("_", " "),
     )
+
+
+def state_badge(state: str) -> SafeString:
+    """The state of a workload: READY means that it waits, whereas a READY worker is well."""
+    return badge("QUEUED" if state == State.READY else state, state.replace("_", " "))
 
 
 def span(length: timedelta) -> str:

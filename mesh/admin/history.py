@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ..models import AuditEntry, WorkloadEvent
 from . import display, filters
 from .base import ConsoleAdmin
-from .display import age, badge, page_of
+from .display import age, badge, page_of, state_badge
 from .pages import Fact, Facts, Page, Table
 
 _WORKLOAD_EVENTS: Final = [
@@ -40,7 +40,7 @@ def event_rows(events: QuerySet[Any], *, limit: int) -> Table:
                 each.sequence,
                 age(each.at),
                 each.event.partition(".")[2].replace("_", " "),
-                badge(each.to_state),
+                _became(each),
                 display.short(each.actor, 20),
                 display.compact(each.evidence),
             ]
@@ -50,6 +50,11 @@ def event_rows(events: QuerySet[Any], *, limit: int) -> Table:
         note=f"The newest {limit} of more." if len(found) > limit else "",
         anchor="history",
     )
+
+
+def _became(event: Any) -> str:
+    look = state_badge if isinstance(event, WorkloadEvent) else badge
+    return look(event.to_state)
 
 
 class EventAdmin(ConsoleAdmin):
@@ -83,7 +88,7 @@ class EventAdmin(ConsoleAdmin):
 
     @column(description="Became")
     def show_move(self, event: Any) -> str:
-        return badge(event.to_state)
+        return _became(event)
 
     @column(description="By")
     def show_actor(self, event: Any) -> str:
@@ -102,7 +107,7 @@ class EventAdmin(ConsoleAdmin):
         of = getattr(row, self.subject)
         return Page(
             title=row.event,
-            badges=[badge(row.to_state)],
+            badges=[_became(row)],
             sentence=f"{row.from_state or 'new'} → {row.to_state}, by {row.actor}.",
             main=[display.folded(row.evidence, title="Evidence", is_open=True)],
             side=[

@@ -7,6 +7,7 @@ from django import forms
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.text import capfirst
 
 from ..errors import DomainError
 from ..models import Role
@@ -61,7 +62,7 @@ class MakingAdmin(ConsoleAdmin):
         answer = self.render(
             request,
             "fencepost/made.html",
-            title=f"{self.opts.verbose_name} {row}".capitalize(),
+            title=capfirst(f"{self.opts.verbose_name} {row}"),
             subtitle=None,
             row=row,
             secret=secret,

@@ -22,7 +22,7 @@ from ..tenancy import Caller
 from . import access, display, filters
 from .acts import Act, RetryForm
 from .base import ConsoleAdmin
-from .display import ABSENT, age, badge, now, page_of, two_lines
+from .display import ABSENT, age, badge, now, page_of, state_badge, two_lines
 from .history import event_rows
 from .pages import Fact, Facts, Page, Table
 from .search import term_of
@@ -81,7 +81,7 @@ ACTS: Final = (
         "retry",
         "Retry",
         "replay",
-        "The dead letter goes back to the queue at once, with extra attempts.",
+        "A dead letter waits for a worker again at once, with attempts added to its budget.",
         _retry,
         _why_not_retry,
         form=RetryForm,
@@ -133,7 +133,7 @@ class WorkloadAdmin(ConsoleAdmin):
 
     @column(description="State")
     def show_state(self, workload: Workload) -> str:
-        return badge(*_look(workload))
+        return state_badge(workload.state)
 
     @column(description="Attempts")
     def show_attempts(self, workload: Workload) -> str:
@@ -171,7 +171,7 @@ class WorkloadAdmin(ConsoleAdmin):
         return Page(
             title=row.definition_id,
             public_id=row.workload_id,
-            badges=[badge(*_look(row))],
+            badges=[state_badge(row.state)],
             sentence=about_workload(row, live),
             main=[
                 _timeline(attempts),
@@ -185,12 +185,6 @@ class WorkloadAdmin(ConsoleAdmin):
             ],
             side=[_identity(row), _budget_facts(row), _times(row)],
         )
-
-
-def _look(workload: Workload) -> tuple[str, str]:
-    return ("QUEUED" if workload.state == State.READY else workload.state), workload.state.replace(
-        "_", " "
-    )
 
 
 def _budget(workload: Workload) -> int:

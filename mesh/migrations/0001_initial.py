@@ -260,6 +260,7 @@ class Migration(migrations.Migration):
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='tokens', to='mesh.tenant')),
             ],
             options={
+                'verbose_name': 'API token',
                 'ordering': ['-id'],
             },
         ),

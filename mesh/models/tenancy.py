@@ -76,6 +76,7 @@ class ApiToken(models.Model):
     objects = TenantQuerySet.as_manager()
 
     class Meta:
+        verbose_name = "API token"
         ordering = ["-id"]
         constraints = [
             models.UniqueConstraint(

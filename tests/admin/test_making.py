@@ -114,6 +114,7 @@ def test_a_created_token_is_shown_once_and_works(
         answer = create(admin, tenant)
     secret = answer.context["secret"]
     assert_shown_once(admin, answer, secret, ApiToken.objects.get())
+    assert "API token inbox" in answer.content.decode()
     assert secret not in caplog.text
     caller = tenancy.authenticate(secret)
     assert (caller.subject, caller.tenant, caller.role) == ("service:inbox", "acme", "operator")

@@ -20,6 +20,7 @@ from mesh.models import (
     State,
     SweepRun,
     Tenant,
+    WorkloadEvent,
 )
 
 from . import rows
@@ -136,6 +137,28 @@ def test_a_workload_page_shows_attempts_checkpoints_result_and_history(
     text = text_of(viewer, workload)
     for part in (worker.name, result.result_id, "read 3 pages", "&quot;page&quot;: 1", "claimed"):
         assert part in text, part
+
+
+def test_ready_work_looks_the_same_in_its_history_as_at_the_head(
+    viewer: Client, application: Application
+) -> None:
+    waiting = rows.workload(application)
+    rows.event(waiting, 1, "ready", "", "READY", "service:inbox", rows.ago(minutes=1))
+    text = text_of(viewer, waiting)
+    assert text.count(display.state_badge("READY")) == 2
+    assert display.badge("READY") not in text
+    listed = viewer.get(list_url(WorkloadEvent)).content.decode()
+    assert display.state_badge("READY") in listed
+
+
+def test_an_attempt_that_ended_has_no_lease_that_is_still_to_end(
+    viewer: Client, application: Application
+) -> None:
+    worker, work = rows.worker(application), rows.workload(application)
+    done = AttemptStatus.SUCCEEDED
+    ended = rows.attempt(work, worker, done, expires_at=rows.ago(hours=-50))
+    assert "Lease ends" in text_of(viewer, ended)
+    assert ">in 2 d" not in text_of(viewer, ended)
 
 
 def test_only_web_addresses_of_artifacts_are_links(
