@@ -10,6 +10,7 @@ from typing import Any, Final
 from .errors import DomainError
 
 SECRET_KEYS: Final = frozenset({"password", "secret", "token", "api_key", "private_key"})
+_LISTED: Final = ", ".join(sorted(SECRET_KEYS))
 _PEM_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
 
 
@@ -22,7 +23,8 @@ def require_no_secrets(**parts: Any) -> None:
         if _has_secret(part):
             raise DomainError(
                 "WORKLOAD_SECRET_REJECTED",
-                f"The {name} holds a secret. Send a reference such as secret://… instead.",
+                f"The {name} holds a private key, or a member that is called as secrets are"
+                f" ({_LISTED}). Send a reference under another name, such as secret://…",
             )
 
 

@@ -31,6 +31,7 @@ class ApiError(Exception):
         super().__init__(f"{code} ({status})" + (f": {detail}" if detail else ""))
         self.status = status
         self.code = code
+        self.detail = detail
         self.retry_after_ms = retry_after_ms
 
     @property

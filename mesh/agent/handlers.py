@@ -55,9 +55,9 @@ class WorkFailure(Exception):  # noqa: N818  what happened to the work, not a bu
 class CheckpointRefused(WorkFailure):
     """The server refused a checkpoint for good (too large, or it held a secret)."""
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, detail: str = "") -> None:
         kind = "secret_rejected" if code == "WORKLOAD_SECRET_REJECTED" else "checkpoint_refused"
-        super().__init__(kind, f"checkpoint refused: {code}")
+        super().__init__(kind, f"checkpoint refused: {detail or code}")
         self.code = code
 
 
@@ -92,7 +92,7 @@ class Context:
         """
         answer = self._save(state)
         if answer.get("refused"):
-            raise CheckpointRefused(answer["refused"])
+            raise CheckpointRefused(answer["refused"], answer.get("detail", ""))
         return bool(answer.get("stored"))
 
     @property

@@ -264,7 +264,7 @@ class Slots:
             return {"stored": False}
         except ApiError as error:
             if error.code in _REFUSED_STATES:
-                return {"refused": error.code}
+                return {"refused": error.code, "detail": error.detail}
             if error.code in LOST_CODES:
                 work.lose()
             return {"stored": False}

@@ -50,6 +50,12 @@ def checkpoints(value: Any, context: Context) -> Any:
     return {"steps": steps, "attempt": context.attempt_number}
 
 
+@handler("test.careless")
+def careless(value: Any, context: Context) -> Any:
+    """Puts into its checkpoint what does not belong there."""
+    context.checkpoint({"token": value})
+
+
 @handler("test.wait")
 def wait_until(value: Any, context: Context) -> Any:
     """Ends when a file appears, or when asked to stop."""

@@ -163,11 +163,15 @@ def test_a_failure_is_tried_again_as_its_policy_says(
     again = server.submit("test.fail", {"kind": "transient_connection"})
     once = server.submit("test.fail", {"kind": "other"})
     secret = server.submit("test.output", "secret")
+    careless = server.submit("test.careless", 1)
     agent()
-    works = (again, once, secret)
+    works = (again, once, secret, careless)
     eventually(lambda: all(server.state(work) == "DEAD_LETTER" for work in works))
-    assert [server.workload(work)["attempt_count"] for work in works] == [3, 1, 1]
+    assert [server.workload(work)["attempt_count"] for work in works] == [3, 1, 1, 1]
     assert server.workload(secret)["last_failure"]["kind"] == "secret_rejected"
+    refused = server.workload(careless)["last_failure"]
+    assert refused["kind"] == "secret_rejected"
+    assert refused["error"].startswith("checkpoint refused: The checkpoint holds")
 
 
 def test_a_displaced_agent_ends_and_the_other_goes_on(
