@@ -103,7 +103,11 @@ def invalid(detail: Any) -> DomainError:
 
 
 _FAMILIES: Final[tuple[tuple[type[Exception], str, str], ...]] = (
-    (exceptions.NotAuthenticated, "AUTHENTICATION_REQUIRED", "Name a bearer token, or sign in."),
+    (
+        exceptions.NotAuthenticated,
+        "AUTHENTICATION_REQUIRED",
+        "Send Authorization: Bearer TOKEN, or sign in.",
+    ),
     (exceptions.AuthenticationFailed, "TOKEN_INVALID", "The token is not valid."),
     (exceptions.NotFound, "NOT_FOUND", "There is nothing here."),
     (Http404, "NOT_FOUND", "There is nothing here."),

@@ -5,9 +5,15 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+)
 
 from ..errors import CODES
+from .examples import EXAMPLES
 from .fields import AnyValue, Body
 from .filters import CREATED_AFTER, CREATED_BEFORE, CURSOR, PAGE_SIZE
 from .paging import DEFAULT_SIZE, MAX_SIZE
@@ -72,6 +78,7 @@ def operation(
         request=body,
         responses=said,
         parameters=[*query, *tenant],
+        examples=[OpenApiExample("Begin with", EXAMPLES[body], request_only=True)] if body else [],
         auth=list(who),  # type: ignore[arg-type]  # requirement objects, as the document has them
     )
 

@@ -12,6 +12,7 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 
+from mesh.api.examples import EXAMPLES
 from mesh.errors import CODES
 
 from .client import get
@@ -74,6 +75,21 @@ def test_bodies_take_no_other_members(document: Any) -> None:
             assert content[0] == "application/json"
             name = content[1]["schema"]["$ref"].rpartition("/")[2]
             assert schemas[name]["additionalProperties"] is False, name
+
+
+def test_every_body_has_an_example_that_is_accepted_as_it_stands(document: Any) -> None:
+    shown = {
+        name: example["value"]
+        for operation in operations(document).values()
+        if "requestBody" in operation
+        for content in operation["requestBody"]["content"].values()
+        for name in [content["schema"]["$ref"].rpartition("/")[2]]
+        for example in content["examples"].values()
+    }
+    for body, value in EXAMPLES.items():
+        assert body(data=value).is_valid(), body
+        assert shown.pop(body.__name__) == value
+    assert not shown
 
 
 def test_the_docs_page_loads_nothing_from_elsewhere() -> None:

@@ -1,0 +1,69 @@
+"""A body to begin with for each route that takes one, as the readable document shows it."""
+
+from typing import Any, Final
+
+from . import bodies
+from .fields import Body
+
+_FENCE: Final = {"fencing_token": 1}
+_NOW: Final = "2030-01-31T12:00:00Z"
+
+EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
+    bodies.Submit: {
+        "application": "documents",
+        "environment": "production",
+        "trigger": "by hand",
+        "definition_id": "documents.count",
+        "definition_revision": "1",
+        "input": {"folder": "inbox", "file": "letter.txt"},
+        "capability_snapshot": ["documents.count"],
+        "idempotency_key": "letter-1",
+    },
+    bodies.Place: {},
+    bodies.Retry: {"extra_attempts": 1, "reason": "the file is there now"},
+    bodies.Reasoned: {"reason": "maintenance"},
+    bodies.Register: {
+        "contract_version": 1,
+        "tenant": "acme",
+        "application": "documents",
+        "name": "edge-1",
+        "runtime": "process",
+        "version": "1.0",
+        "capabilities": ["documents.count"],
+        "workload_kinds": ["documents.count"],
+        "capacity": {"concurrency": 1},
+        "resource_profile": {},
+        "labels": {"zone": "a"},
+        "registered_by": "service:registrar",
+        "grant": "eyJ…",
+    },
+    bodies.Heartbeat: {
+        "version": "1.0",
+        "capability_version": 1,
+        "health": "HEALTHY",
+        "timestamp": _NOW,
+        "running_claims": [],
+    },
+    bodies.TakeClaims: {"max": 1},
+    bodies.Reconcile: {
+        "worker_version": "1.0",
+        "capability_version": 1,
+        "known_claims": [],
+        "running_attempts": [],
+        "completed_attempts": [],
+        "failed_attempts": [],
+        "timestamp": _NOW,
+    },
+    bodies.Drain: {"reason": "maintenance", "deadline_ms": 600_000},
+    bodies.Fenced: _FENCE,
+    bodies.Renew: _FENCE,
+    bodies.SaveCheckpoint: {**_FENCE, "state": {"line": 1000}},
+    bodies.Complete: {**_FENCE, "result_id": "result-1", "output": {"lines": 42}},
+    bodies.Fail: {**_FENCE, "kind": "file_missing", "error": "letter.txt: no such file"},
+    bodies.Issue: {
+        "application": "documents",
+        "subject": "service:registrar",
+        "capabilities": ["worker:register", "worker:capability:documents.count"],
+        "expires_in_ms": 86_400_000,
+    },
+}
