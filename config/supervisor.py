@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -313,7 +314,7 @@ class Supervisor:
         """Other commands look for the usual folder unless they are told."""
         if settings.PRODUCTION or self.data == settings.DATA_DIR:
             return []
-        return [("Commands", f"FENCEPOST_DATA_DIR={self.data} python manage.py …")]
+        return [("Commands", f"FENCEPOST_DATA_DIR={shlex.quote(str(self.data))} .venv/bin/python manage.py …")]
 
     # --- Watch -----------------------------------------------------------------------------------
 

@@ -110,10 +110,11 @@ def test_the_first_five_minutes_of_the_readme_work(up: Up) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[-8:-1] == [
+    assert done.stdout.split("\n")[-9:-1] == [
         "READY",
         "RUNNING",
         "SUCCEEDED",
+        "{'letters': 3}",
         *(f"workload.{event}" for event in ("ready", "claimed", "started", "completed")),
     ]
     logs = "".join(file.read_text() for file in (up.data / "logs").iterdir())

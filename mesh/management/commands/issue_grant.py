@@ -15,12 +15,20 @@ class Command(AnswerCommand):
         parser.add_argument("--tenant", required=True)
         parser.add_argument("--application", required=True)
         parser.add_argument("--subject", required=True, help="kind:id, as in service:registrar")
-        parser.add_argument("--capability", action="append", required=True, metavar="RIGHT")
+        parser.add_argument(
+            "--capability",
+            action="append",
+            required=True,
+            metavar="RIGHT",
+            help="worker:register, worker:capability:NAME, …; repeat",
+        )
         parser.add_argument(
             "--worker-name", action="append", metavar="NAME", help="only for workers so named"
         )
-        parser.add_argument("--expires-in", type=int, default=3600, metavar="SECONDS")
-        parser.add_argument("--revision", type=int, default=1)
+        parser.add_argument(
+            "--expires-in", type=int, default=3600, metavar="SECONDS", help="default: an hour"
+        )
+        parser.add_argument("--revision", type=int, default=1, help="raise it to renew; default: 1")
 
     def answer(self, **options: Any) -> dict[str, Any]:
         tenant = tenancy.get_tenant(options["tenant"])
