@@ -314,7 +314,8 @@ class Supervisor:
         """Other commands look for the usual folder unless they are told."""
         if settings.PRODUCTION or self.data == settings.DATA_DIR:
             return []
-        return [("Commands", f"FENCEPOST_DATA_DIR={shlex.quote(str(self.data))} .venv/bin/python manage.py …")]
+        where = f"FENCEPOST_DATA_DIR={shlex.quote(str(self.data))}"
+        return [("Commands", f"{where} .venv/bin/python manage.py …")]
 
     # --- Watch -----------------------------------------------------------------------------------
 
