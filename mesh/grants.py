@@ -347,8 +347,15 @@ def _require_statement(
     if not _SUBJECT.fullmatch(subject):
         raise DomainError("REQUEST_INVALID", "A subject is written kind:id, as in service:billing.")
     unknown = [each for each in capabilities if not _is_right(each)]
-    if unknown or not capabilities:
-        raise DomainError("REQUEST_INVALID", f"Rights are needed, and known ones: {unknown[:3]}")
+    if not capabilities:
+        raise DomainError("REQUEST_INVALID", "A grant without any right allows nothing.")
+    if unknown:
+        named = ", ".join(each[:80] for each in unknown[:3])
+        rights = ", ".join(sorted(RIGHTS))
+        raise DomainError(
+            "REQUEST_INVALID",
+            f"Not a right: {named}. Rights are {CAPABILITY_PREFIX}NAME, {rights}.",
+        )
     for each in resources:
         if set(each) != {"kind", "uri"} or each["kind"] not in ScopeKind.values:
             kinds = ", ".join(ScopeKind.values)
