@@ -11,7 +11,8 @@ import math
 import re
 from typing import IO, Any, Final
 
-from django.http import HttpRequest, UnreadablePostError
+from django.http import HttpRequest
+from gunicorn.http.errors import ParseException
 from rest_framework.parsers import BaseParser
 
 from ..errors import DomainError
@@ -38,12 +39,19 @@ class StrictJSONParser(BaseParser):
 
 
 def read(request: HttpRequest, limit: int) -> bytes:
-    """The whole body, also where the client sent it in chunks and named no length."""
+    """The whole body, also where the client sent it in chunks and named no length.
+
+    A part of a body is refused: where all members may be left out, none of it would look like an
+    empty one, and something would be done that nobody asked for.
+    """
     declared = request.META.get("CONTENT_LENGTH") or ""
     if declared.isascii() and declared.isdigit():
         if int(declared[:20]) > limit:
             raise _too_large(limit)
-        return _bounded(request, limit)
+        body = _bounded(request, limit)
+        if len(body) < int(declared):
+            raise _incomplete()
+        return body
     if request.META.get("wsgi.input_terminated"):
         return _bounded(request.META["wsgi.input"], limit)
     return b""
@@ -73,8 +81,9 @@ def loads(body: bytes) -> Any:
 def _bounded(stream: IO[Any] | HttpRequest, limit: int) -> bytes:
     try:
         body: bytes = stream.read(limit + 1)
-    except UnreadablePostError as error:
-        raise DomainError("REQUEST_MALFORMED", "The body ended too early.") from error
+    except (OSError, ParseException) as error:
+        # The connection ended, or the chunks are not as they must be.
+        raise _incomplete() from error
     if len(body) > limit:
         raise _too_large(limit)
     return body
@@ -133,6 +142,10 @@ _DECODER: Final = json.JSONDecoder(
 
 def _too_large(limit: int) -> DomainError:
     return DomainError("BODY_TOO_LARGE", f"The body is larger than {limit} bytes.")
+
+
+def _incomplete() -> DomainError:
+    return DomainError("REQUEST_MALFORMED", "The body ended too early, or cannot be read.")
 
 
 def _too_deep() -> DomainError:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.test import RequestFactory
+from gunicorn.http.body import Body, ChunkedReader
+from gunicorn.http.unreader import IterUnreader
 
 from mesh.api import parsers
 from mesh.errors import DomainError
@@ -103,6 +106,27 @@ def test_chunks_without_a_length_are_bounded_too(size: int) -> None:
         with pytest.raises(DomainError) as refusal:
             read(b"", 10, **chunks)
         assert refusal.value.code == "BODY_TOO_LARGE"
+
+
+BROKEN_CHUNKS = [
+    b"zz\r\nx\r\n", b"-1\r\nx", b"5\r\nab", b"2\r\nabc\r\n0\r\n\r\n", b"2\r\nab\r\n", b"",
+    b"1;a\rb\r\nx\r\n0\r\n\r\n", b"1" * 20 + b"\r\nx",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", BROKEN_CHUNKS)
+def test_broken_chunks_are_malformed(sent: bytes) -> None:
+    body = Body(ChunkedReader(SimpleNamespace(), IterUnreader(iter([sent]))))
+    with pytest.raises(DomainError) as refusal:
+        read(b"", 10, CONTENT_LENGTH=None, **{"wsgi.input_terminated": True, "wsgi.input": body})
+    assert refusal.value.code == "REQUEST_MALFORMED"
+
+
+@pytest.mark.parametrize("sent", [b"", b"{}"])
+def test_a_body_that_ends_before_its_length_is_malformed(sent: bytes) -> None:
+    with pytest.raises(DomainError) as refusal:
+        read(sent, 10, CONTENT_LENGTH="9")
+    assert refusal.value.code == "REQUEST_MALFORMED"
 
 
 @pytest.mark.parametrize("length", ["11", "9" * 30, "99999999999999999999999999"])
