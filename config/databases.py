@@ -14,6 +14,12 @@ def explain(error: Error) -> str | None:
         return "the database is not set up for this version: run python manage.py migrate"
     if not isinstance(cause, psycopg.OperationalError) or cause.sqlstate:
         return explain_refusal(cause)
+    if not settings.PRODUCTION and settings.RUN:
+        # `up` starts what dies again; or it was killed itself and could not tidy up.
+        return (
+            f"the database in {settings.DATA_DIR} does not answer ({reason(cause)}): if up still"
+            " runs there, try again in a moment; if not, start it with make run"
+        )
     if not settings.PRODUCTION:
         return f"nothing runs in {settings.DATA_DIR}: start it with make run, or set DATABASE_URL"
     return f"cannot use the database: {reason(cause)}"

@@ -13,8 +13,13 @@ keepalive = 65
 preload_app = True
 worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - gunicorn's advice
 
+# What a proxy says is believed by Django alone, and only where the settings say that there is one:
+# else a client beside the server could say what address and path it meant.
+forwarded_allow_ips = ""
+
 logconfig_dict = logs.configuration("INFO")
 logconfig_dict["loggers"] = {
-    name: {"handlers": [], "level": "INFO", "propagate": True}
-    for name in ("gunicorn.error", "gunicorn.access")
+    "gunicorn.error": {"handlers": [], "level": "INFO", "propagate": True},
+    # Says again, for every call of every worker, what django-structlog says where it matters.
+    "gunicorn.access": {"handlers": [], "level": "WARNING", "propagate": True},
 }

@@ -48,5 +48,7 @@ _V1: list[URLPattern | URLResolver] = [
 urlpatterns: list[URLPattern | URLResolver] = [
     path(".well-known/jwks.json", grants.Keys.as_view(), name="jwks"),
     path("api/v1/", include(_V1)),
+    path("api", documents.unknown),
+    path("api/", documents.unknown),
     path("api/<any:rest>", documents.unknown),
 ]

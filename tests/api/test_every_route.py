@@ -146,7 +146,9 @@ def test_other_methods_are_refused(route: Route, world: World) -> None:
         assert_refused(answer, "METHOD_NOT_ALLOWED")
 
 
-@pytest.mark.parametrize("path", ["", "nothing", "workers/", "workers/x/y", "Workers", "../v2/x"])
+@pytest.mark.parametrize(
+    "path", ["", "/api", "/api/", "nothing", "workers/", "workers/x/y", "Workers", "../v2/x"]
+)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_unknown_route_is_a_problem(path: str, method: str, world: World) -> None:
     answer = call(method, path, secret=world.token())

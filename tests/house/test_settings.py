@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 
 from config.keys import grant_key_problem, make_development_keys
+from config.runfile import RunFile
 from tests.house.commands import assert_one_line, manage
 
 NOWHERE = "postgres://nobody:nothing@127.0.0.1:1/none"
@@ -72,6 +73,12 @@ def test_a_command_before_up_says_how_to_start(tmp_path: Path) -> None:
 )
 def test_a_number_that_is_none_is_refused(name: str, value: str, words: str) -> None:
     assert_one_line(manage("check", **{name: value}), name, words)
+
+
+def test_a_run_whose_database_is_away_is_told_from_no_run(tmp_path: Path) -> None:
+    RunFile(tmp_path).write(database_url="postgres://nobody@127.0.0.1:1/none")
+    done = manage("showmigrations", FENCEPOST_DATA_DIR=str(tmp_path))
+    assert_one_line(done, "does not answer", "Connection refused", str(tmp_path))
 
 
 def test_a_secret_may_come_from_a_file(tmp_path: Path, grant_key: str) -> None:

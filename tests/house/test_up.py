@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -119,6 +120,36 @@ def test_the_first_five_minutes_of_the_readme_work(up: Up) -> None:
     ]
     logs = "".join(file.read_text() for file in (up.data / "logs").iterdir())
     assert SECRET.search(logs.replace("***", " ")) is None
+
+
+def sent(run: Up, *lines: str) -> str:
+    """The answer to a request that no client library would send."""
+    head = [*lines, "Host: localhost", "Connection: close", "", ""]
+    with socket.create_connection(("127.0.0.1", run.port), timeout=60) as connection:
+        connection.sendall("\r\n".join(head).encode() + b"zz\r\n")
+        return connection.makefile("rb").read().decode()
+
+
+def test_what_a_client_says_of_address_and_path_is_not_believed(up: Up) -> None:
+    said = ("X-Forwarded-Proto: https", "SCRIPT_NAME: /admin")
+    answer = sent(up, "GET /admin HTTP/1.1", *said)
+    assert answer.startswith("HTTP/1.1 302 ")
+    assert "\r\nLocation: /admin/\r\n" in answer
+
+
+def test_broken_chunks_are_refused_by_the_server(up: Up) -> None:
+    kind = ("Content-Type: application/json", "Transfer-Encoding: chunked")
+    answer = sent(up, "POST /api/v1/workers HTTP/1.1", *kind)
+    assert answer.startswith("HTTP/1.1 400 ")
+    assert "REQUEST_MALFORMED" in answer
+
+
+def test_only_what_was_refused_leaves_a_line_in_the_log(up: Up) -> None:
+    assert up.get("/healthz?answered")[0] == 200
+    assert up.get("/api/v1/workers?refused")[0] == 401
+    log = up.data / "logs" / "web.log"
+    wait_until(lambda: "GET /api/v1/workers" in log.read_text(), "the refusal is in the log")
+    assert "?answered" not in log.read_text()
 
 
 def test_it_listens_on_this_machine_alone(up: Up) -> None:
