@@ -6,7 +6,7 @@ from typing import Final
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ..models import Attempt, Grant, Lifecycle, State, Worker, Workload
+from ..models import Attempt, DrainCause, Grant, GrantStatus, Lifecycle, State, Worker, Workload
 from .display import age, countdown, now, page_of, span
 
 # Without progress for this long an attempt counts as stuck, and a worker that does not ask as deaf.
@@ -28,6 +28,13 @@ def is_deaf(worker: Worker) -> bool:
     return is_open and not is_silent(worker) and now() - heard > DEAF_AFTER
 
 
+def end_of_grant(worker: Worker) -> str:
+    """What became of the grant it rests on, under which it gets no work; empty while in force."""
+    if worker.grant.status == GrantStatus.REVOKED:
+        return "revoked"
+    return "over" if worker.grant.expires_at <= now() else ""
+
+
 def concern_of_worker(worker: Worker) -> str:
     """What is off about a worker, in a few words for a list; empty when nothing is."""
     if worker.is_removed:
@@ -40,6 +47,8 @@ def concern_of_worker(worker: Worker) -> str:
         return worker.drain_reason or f"drain by {worker.drain_cause or 'operator'}"
     if worker.is_unreconciled:
         return "must reconcile before it may work"
+    if end := end_of_grant(worker):
+        return f"its grant is {end}: gets no work"
     if is_deaf(worker):
         return "beats, but does not ask for work"
     return ""
@@ -64,6 +73,8 @@ def about_worker(worker: Worker) -> Sentence:
         return format_html(
             "Asked to come back {}; it must register or reconcile.", age(worker.recovering_since)
         )
+    if end := end_of_grant(worker):
+        return f"Its grant is {end}: it gets no work until it registers under another."
     if is_deaf(worker):
         return "It beats but does not ask for work, although it has room."
     if worker.free_slots == 0:
@@ -74,7 +85,12 @@ def about_worker(worker: Worker) -> Sentence:
 def _about_offline(worker: Worker) -> Sentence:
     if worker.drain_cause:
         why = f" ({worker.drain_reason})" if worker.drain_reason else ""
-        return f"Drained by {worker.drain_cause}{why} and now offline. Recover lets it back."
+        back = (
+            "Registering under another grant brings it back"
+            if worker.drain_cause == DrainCause.REVOCATION
+            else "Recover lets it back"
+        )
+        return f"Drained by {worker.drain_cause}{why} and now offline. {back}."
     return format_html(
         "Offline: last heard {}. It comes back by registering and reconciling.",
         age(worker.last_seen_at),

@@ -120,8 +120,11 @@ ACTS: Final = (
 
 
 class WorkerAdmin(ConsoleAdmin):
-    related = ("tenant", "application")
-    deferred = ("declared_capabilities", "granted_capabilities", "workload_kinds")
+    related = ("tenant", "application", "grant")
+    deferred = (
+        *("declared_capabilities", "granted_capabilities", "workload_kinds"),
+        *("grant__capabilities", "grant__resources", "grant__constraints"),
+    )
     public_id_field = "worker_id"
     acts = ACTS
     about = "Registered executors: who may take work, who is full, who went silent."

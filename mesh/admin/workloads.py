@@ -5,6 +5,7 @@ from typing import Any, Final
 from django.contrib.admin import display as column
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html
 
 from .. import workloads
 from ..models import (
@@ -203,7 +204,9 @@ def _timeline(attempts: list[Attempt]) -> Table:
                 badge(each.status),
                 each.fencing_token,
                 age(each.claimed_at),
-                age(each.ended_at) if each.ended_at else display.countdown(each.expires_at),
+                age(each.ended_at)
+                if each.ended_at
+                else format_html("lease: {}", display.countdown(each.expires_at)),
                 display.took(each.claimed_at, each.ended_at or now()),
                 display.clipped(_failure(each)),
             ]

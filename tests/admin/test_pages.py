@@ -106,6 +106,29 @@ def test_a_silent_worker_is_told_from_one_that_is_offline(
     assert "Offline: last heard" in text_of(viewer, offline)
 
 
+@pytest.mark.parametrize("end", ["revoked", "over"])
+def test_a_worker_without_a_grant_in_force_is_not_said_to_take_work(
+    viewer: Client, application: Application, end: str
+) -> None:
+    fields: dict[str, Any] = {"status": GrantStatus.REVOKED}
+    if end == "over":
+        fields = {"expires_at": rows.ago(hours=1)}
+    worker = rows.worker(application, grant=rows.grant(application, **fields))
+    text = text_of(viewer, worker)
+    assert f"Its grant is {end}: it gets no work" in text
+    assert "Takes work" not in text
+    assert f"its grant is {end}" in viewer.get(list_url("worker")).content.decode()
+
+
+def test_a_worker_that_a_revocation_drained_is_not_sent_to_recover(
+    viewer: Client, application: Application
+) -> None:
+    worker = rows.worker(
+        application, lifecycle=Lifecycle.OFFLINE, drain_cause=DrainCause.REVOCATION
+    )
+    assert "Registering under another grant brings it back" in text_of(viewer, worker)
+
+
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
