@@ -13,14 +13,17 @@ import json
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import socket
+import stat
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
@@ -78,6 +81,7 @@ class Supervisor:
         self.run_file = RunFile(self.data)
         self.is_demo = options.demo and not settings.PRODUCTION and "demo" in get_commands()
         self._servers: list[EmbeddedServer] = []
+        self._metrics: Path | None = None
         self._lock: IO[str] | None = None
         self._signals = 0
         self._is_stopping = False
@@ -210,10 +214,7 @@ class Supervisor:
 
     def _start_services(self) -> None:
         processes = self.options.web_processes
-        metrics = self.data / "metrics"
-        metrics.mkdir(exist_ok=True)
-        for file in metrics.glob("*.db"):
-            file.unlink()
+        self._metrics = make_metrics_folder(self.data)
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         self._add("worker", celery("worker", *WORKER, "-Q", "celery", "-c", "2", "-n", "worker@%h"))
         self._add("sweeps", celery("worker", *WORKER, "-Q", "sweeps", "-c", "4", "-n", "sweeps@%h"))
@@ -225,7 +226,7 @@ class Supervisor:
             "web",
             [*server, "--no-control-socket", *listen],
             patience_s=15,
-            PROMETHEUS_MULTIPROC_DIR=str(metrics),
+            PROMETHEUS_MULTIPROC_DIR=str(self._metrics),
         )
 
     def _wait_until_ready(self) -> None:
@@ -353,6 +354,8 @@ class Supervisor:
             self.family.stop(child, in_a_hurry=lambda: self._signals > asked)
         for server in reversed(self._servers):
             server.stop()
+        if self._metrics is not None:
+            shutil.rmtree(self._metrics, ignore_errors=True)
         if self._lock is not None:
             self.run_file.remove()
             self._lock.close()
@@ -371,6 +374,26 @@ class Supervisor:
         """Called wherever we wait."""
         if self._signals and not self._is_stopping:
             raise Stop
+
+
+def make_metrics_folder(data: Path, memory: Path = Path("/dev/shm")) -> Path:  # noqa: S108
+    """An empty folder for what web processes count, in memory where the system has such a place.
+
+    They map their files, and on a full disk the first write to a mapped page kills the process:
+    every request would end without an answer. The name is the data folder's, so that a run that
+    was killed leaves nothing that the next one does not find.
+    """
+    name = sha256(str(data).encode()).hexdigest()[:16]
+    for folder in (memory / f"fencepost-{os.geteuid()}-{name}", data / "metrics"):
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            # Others may write in such places too: a link or another's folder is not ours.
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                for file in folder.glob("*.db"):
+                    file.unlink()
+                return folder
+    raise StartError(f"cannot write in {data / 'metrics'}: choose another --data-dir")
 
 
 # Threads, because sweeps wait for the database: one process, and nothing left when it is killed.

@@ -12,6 +12,7 @@ import pytest
 
 from config import processes
 from config.processes import Child, Family, RotatingLog, command
+from config.supervisor import StartError, make_metrics_folder
 
 
 @pytest.fixture
@@ -105,3 +106,35 @@ def test_a_reused_process_id_is_left_alone(family: Family, tmp_path: Path) -> No
     family.record.write_text(record.replace(str(created), str(created - 100)))
     Family(tmp_path, family.record, while_waiting=lambda: None).clear_leftovers()
     assert child.is_running
+
+
+# --- Where web processes count -------------------------------------------------------------------
+
+
+def test_the_web_counts_in_memory_and_finds_what_a_killed_run_left(tmp_path: Path) -> None:
+    data, memory = tmp_path / "data", tmp_path / "memory"
+    memory.mkdir()
+    folder = make_metrics_folder(data, memory)
+    (folder / "counter_1.db").write_bytes(b"left")
+    assert folder.parent == memory
+    assert make_metrics_folder(data, memory) == folder
+    assert list(folder.iterdir()) == []
+    assert make_metrics_folder(tmp_path / "other", memory) != folder
+
+
+def test_a_link_in_memory_is_not_followed(tmp_path: Path) -> None:
+    data, memory, victim = tmp_path / "data", tmp_path / "memory", tmp_path / "victim"
+    for folder in (data, memory, victim):
+        folder.mkdir()
+    (victim / "precious.db").touch()
+    made = make_metrics_folder(data, memory)
+    made.rmdir()
+    made.symlink_to(victim)
+    assert make_metrics_folder(data, memory) == data / "metrics"
+    assert (victim / "precious.db").exists()
+
+
+def test_without_such_memory_the_web_counts_in_the_data_folder(tmp_path: Path) -> None:
+    assert make_metrics_folder(tmp_path, tmp_path / "none") == tmp_path / "metrics"
+    with pytest.raises(StartError, match="--data-dir"):
+        make_metrics_folder(tmp_path / "none", tmp_path / "none")
