@@ -29,6 +29,9 @@ _BUSY: Final = (
     pg.QueryCanceled,
     pg.SerializationFailure,
     pg.TooManyConnections,
+    # An operator has to make room; but it passes, nothing was changed, and the caller is not wrong.
+    pg.DiskFull,
+    pg.OutOfMemory,
     pg.CannotConnectNow,
     pg.AdminShutdown,
     pg.CrashShutdown,

@@ -42,6 +42,9 @@ def handle(exc: Exception, context: Mapping[str, Any]) -> Response:
     if refusal is None:
         _log.error("unforeseen error in the API", exc_info=exc)
         return Response(unforeseen(), HTTPStatus.INTERNAL_SERVER_ERROR, content_type=CONTENT_TYPE)
+    if not isinstance(exc, DomainError) and refusal.code == "STORAGE_BUSY":
+        # Callers only wait; an operator must learn whether a lock, a limit or a full disk it is.
+        _log.warning("the store is busy: %s", next(iter(str(exc).splitlines()), ""))
     return Response(
         problem(refusal), refusal.status, headers=headers(refusal), content_type=CONTENT_TYPE
     )

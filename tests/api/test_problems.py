@@ -52,6 +52,19 @@ def test_a_busy_store_says_when_to_try_again(
     assert int(answer.headers["Retry-After"]) >= 1
 
 
+def test_why_the_store_is_busy_is_for_the_log_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = world.worker()
+    monkeypatch.setattr(claims, "claim", raising(wrapped(pg.DiskFull("no space\nHINT: more"))))
+    answer = post(f"workers/{member.worker_id}/claims", {"max": 1}, member.credential)
+    assert_refused(answer, "STORAGE_BUSY")
+    assert "no space" not in answer.text
+    assert [each for each in caplog.messages if "no space" in each] == [
+        "the store is busy: no space"
+    ]
+
+
 def test_a_busy_store_is_told_before_the_caller_is_known(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,8 @@ BUSY = [
     pg.QueryCanceled,
     pg.SerializationFailure,
     pg.TooManyConnections,
+    pg.DiskFull,
+    pg.OutOfMemory,
     pg.CannotConnectNow,
     pg.AdminShutdown,
     pg.IdleInTransactionSessionTimeout,
@@ -53,7 +55,7 @@ def test_a_lost_connection_is_busy() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        raised(pg.DiskFull("x")),
+        raised(pg.DuplicateFile("x")),
         raised(pg.UndefinedTable("x")),
         IntegrityError("x"),
         ValueError("x"),
