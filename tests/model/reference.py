@@ -422,6 +422,9 @@ class Mesh:
             for each in live:
                 self._lose(each)
         self._rest(known)
+        if known.lifecycle == "OFFLINE":
+            # A drain that an operator asked for ended with the last claim.
+            known.is_unreconciled = True
         return known.is_unreconciled
 
     def heartbeat(
