@@ -87,9 +87,9 @@ def read_claim(uid: str, tenant_id: int) -> Attempt | None:
     return None if row is None else _claim(row)
 
 
-def lock_workload(pk: int, *, skip_locked: bool = False) -> Workload | None:
-    """Lock one workload; None if it is gone, or locked by another and `skip_locked` was asked."""
-    locked = Workload.objects.select_for_update(of=("self",), no_key=True, skip_locked=skip_locked)
+def lock_workload(pk: int) -> Workload | None:
+    """Lock one workload; None if it is gone."""
+    locked = Workload.objects.select_for_update(of=("self",), no_key=True)
     return locked.filter(pk=pk).first()
 
 

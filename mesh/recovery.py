@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import pglock
@@ -231,26 +232,25 @@ def _not_pushed_back(at: datetime) -> Q:
     return Q(sweep_after__isnull=True) | Q(sweep_after__lte=at)
 
 
-def _batches(queryset: QuerySet[Worker]) -> Iterator[list[int]]:
+def _batches(queryset: QuerySet[Any]) -> Iterator[list[int]]:
+    """Keys of a page at a time, in order, so that a row that stays is not met twice."""
     after = 0
     while pks := list(
         queryset.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:PAGE]
     ):
         yield pks
+        if len(pks) < PAGE:
+            return
         after = pks[-1]
 
 
 def _pages(report: SweepReport, queryset: QuerySet[Any]) -> Iterator[int]:
-    """Keys of a page at a time, in order, so that a row that stays is not met twice.
+    """The keys of as many pages as one pass may take.
 
-    Each page counts as a finished pass: a long pass, as after the loss of many workers, must not
-    be taken for an outage, in which the leases that it is to end would be moved again.
+    Each full page counts as a finished pass: a long pass, as after the loss of many workers, must
+    not be taken for an outage, in which the leases that it is to end would be moved again.
     """
-    after = 0
-    for _ in range(MAX_PAGES):
-        pks = list(queryset.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:PAGE])
+    for pks in islice(_batches(queryset), MAX_PAGES):
         yield from pks
-        if len(pks) < PAGE:
-            return
-        after = pks[-1]
-        SweepRun.objects.filter(name=report.name).update(last_finished_at=clock.now())
+        if len(pks) == PAGE:
+            SweepRun.objects.filter(name=report.name).update(last_finished_at=clock.now())
