@@ -5,6 +5,9 @@ with moved as (
     update mesh_workload as w set
         state = c.state,
         claimable = c.claimable,
+        held = c.held,
+        open_dependencies = c.open_dependencies,
+        dependents_pending = c.dependents_pending,
         available_at = c.available_at,
         ready_at = c.ready_at,
         fencing_token = c.fencing_token,
@@ -23,7 +26,8 @@ with moved as (
         updated_at = c.updated_at,
         sweep_after = c.sweep_after
     from jsonb_to_recordset(%(workloads)s::jsonb) as c (
-        id bigint, state text, claimable boolean, available_at timestamptz, ready_at timestamptz,
+        id bigint, state text, claimable boolean, held boolean, open_dependencies integer,
+        dependents_pending boolean, available_at timestamptz, ready_at timestamptz,
         fencing_token bigint, attempt_count integer, started_attempts integer,
         extra_attempts integer, retries integer, unstarted_losses integer, event_sequence integer,
         checkpoint_bytes integer, last_failure jsonb, cancel_requested_at timestamptz, overall_from timestamptz,

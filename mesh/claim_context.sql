@@ -9,7 +9,7 @@ due as (
     where id in (
         select id from mesh_workload
         where application_id = %(application)s
-            and state = 'READY' and not claimable
+            and state = 'READY' and not claimable and not held and open_dependencies = 0
             and available_at <= (select at from clock)
         order by available_at
         limit 500

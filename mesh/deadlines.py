@@ -60,7 +60,9 @@ def due(held: Held, at: datetime) -> str | None:
         "execution": started.execution_deadline_at if started else None,
         "heartbeat": started.deadline_at if started else None,
         "claim": attempt.deadline_at if attempt and work.state == State.CLAIMED else None,
-        "queue": workloads.queue_deadline_at(work) if work.state == State.READY else None,
+        "queue": workloads.queue_deadline_at(work)
+        if work.state == State.READY and workloads.is_free(work)
+        else None,
     }
     return next((cause for cause, end in limits.items() if end is not None and end <= at), None)
 

@@ -3,7 +3,7 @@ update mesh_workload set claimable = true
 where id in (
     select id from mesh_workload
     where application_id = %(application)s
-        and state = 'READY' and not claimable
+        and state = 'READY' and not claimable and not held and open_dependencies = 0
         and available_at <= coalesce(%(fixed)s::timestamptz, clock_timestamp())
     order by available_at
     limit %(page)s

@@ -90,6 +90,8 @@ def promote_due(report: SweepReport, last: datetime | None) -> None:
         application_id=OuterRef("pk"),
         state=State.READY,
         claimable=False,
+        held=False,
+        open_dependencies=0,
         available_at__lte=clock.now(),
     )
     due = Application.objects.filter(Exists(waiting)).order_by("pk")

@@ -94,6 +94,9 @@ _COPIED: Final = (
 MOVING: Final = (
     "state",
     "claimable",
+    "held",
+    "open_dependencies",
+    "dependents_pending",
     "available_at",
     "ready_at",
     "fencing_token",
@@ -292,9 +295,14 @@ def make_ready(
     event = move(workload, State.READY, actor=actor, at=at, evidence=told)
     workload.available_at = available_at
     workload.ready_at = at
-    workload.claimable = available_at <= at
+    workload.claimable = is_free(workload) and available_at <= at
     set_deadline(workload)
     return event
+
+
+def is_free(workload: Workload) -> bool:
+    """Neither held by its run nor waiting for other work; that it is due is another question."""
+    return not workload.held and workload.open_dependencies == 0
 
 
 def set_deadline(workload: Workload) -> None:
@@ -303,7 +311,7 @@ def set_deadline(workload: Workload) -> None:
     candidates = []
     if workload.state not in ENDED_STATES:
         candidates.append(workload.overall_deadline_at)
-    if workload.state == State.READY:
+    if workload.state == State.READY and is_free(workload):
         candidates.append(queue_deadline_at(workload))
     if workload.state == State.CANCELLATION_REQUESTED and workload.cancel_requested_at:
         candidates.append(workload.cancel_requested_at + grace)

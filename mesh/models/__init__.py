@@ -15,22 +15,27 @@ from .enums import (
     Health,
     Lifecycle,
     LostPolicy,
+    RequiredState,
+    RevocationKind,
     Role,
     Runtime,
     ScopeKind,
     State,
 )
-from .grants import Grant
+from .grants import MAX_DEPTH, Grant, Revocation
 from .history import AuditEntry, WorkerEvent, WorkloadEvent
+from .pools import Pool, PoolMember
+from .steering import Decision, LateReport, Pause
 from .sweeps import Incident, SweepRun
 from .tenancy import ApiToken, Application, Membership, Tenant
 from .workers import EligibleSet, Worker
-from .workloads import Attempt, Checkpoint, Requirement, Result, Workload, uid_of
+from .workloads import Attempt, Checkpoint, Dependency, Requirement, Result, Workload, uid_of
 
 __all__ = [
     "CLAIMED_STATES",
     "ENDED_STATES",
     "LIVE_ATTEMPT",
+    "MAX_DEPTH",
     "SEALED_STATES",
     "STARTED_STATES",
     "WORKER_MOVES",
@@ -42,17 +47,26 @@ __all__ = [
     "AuditEntry",
     "Backoff",
     "Checkpoint",
+    "Decision",
+    "Dependency",
     "DrainCause",
     "EligibleSet",
     "Grant",
     "GrantStatus",
     "Health",
     "Incident",
+    "LateReport",
     "Lifecycle",
     "LostPolicy",
     "Membership",
+    "Pause",
+    "Pool",
+    "PoolMember",
+    "RequiredState",
     "Requirement",
     "Result",
+    "Revocation",
+    "RevocationKind",
     "Role",
     "Runtime",
     "ScopeKind",

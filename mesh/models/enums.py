@@ -130,6 +130,23 @@ class LostPolicy(models.TextChoices):
     """What becomes of started work whose worker is lost."""
 
     REQUEUE = "requeue", "Requeue"
+    HOLD = "hold", "Hold for a person"
+
+
+class RequiredState(models.TextChoices):
+    """What a dependency must come to before its dependent may run."""
+
+    SUCCEEDED = "SUCCEEDED", "Succeeded"
+    ANY_END = "ANY_END", "Any end"
+
+
+class RevocationKind(models.TextChoices):
+    """What one revocation takes away."""
+
+    GRANT = "grant", "Grant"
+    SUBJECT = "subject", "Subject"
+    APPLICATION = "application", "Application"
+    TENANT = "tenant", "Tenant"
 
 
 class GrantStatus(models.TextChoices):

@@ -36,6 +36,10 @@ class Incident(models.Model):
     workers = models.ManyToManyField(Worker, related_name="incidents")
     opened_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True, blank=True)
+    # An operator ended the hold before its time.
+    resumed_at = models.DateTimeField(null=True, blank=True)
+    resumed_by = models.CharField(max_length=255, blank=True, default="")
+    resume_reason = models.TextField(blank=True, default="")
 
     objects = TenantQuerySet.as_manager()
 

@@ -14,9 +14,23 @@ class Tenant(models.Model):
 
     name = models.CharField(max_length=200, unique=True)
     created_at = models.DateTimeField(db_default=Now())
+    # Null is no limit. Either may be overshot by one batch.
+    max_live_claims = models.IntegerField(null=True, blank=True)
+    max_submissions_per_minute = models.IntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(max_live_claims__isnull=True) | Q(max_live_claims__gte=1),
+                name="tenant_claim_limit_is_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(max_submissions_per_minute__isnull=True)
+                | Q(max_submissions_per_minute__gte=1),
+                name="tenant_submission_limit_is_positive",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -72,6 +86,8 @@ class ApiToken(models.Model):
     created_by = models.CharField(max_length=255)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    # To about a minute: it is not written at every call.
+    last_used_at = models.DateTimeField(null=True, blank=True)
 
     objects = TenantQuerySet.as_manager()
 

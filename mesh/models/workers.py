@@ -148,6 +148,8 @@ class EligibleSet(models.Model):
     requirement_ids = ArrayField(models.BigIntegerField(), default=list)
     epoch = models.BigIntegerField(default=0)
     upto_number = models.BigIntegerField(default=0)
+    # Those of them that name a pool or resources: more than slots must be counted for them.
+    bounded_ids = ArrayField(models.BigIntegerField(), default=list, db_default=[])
 
     def __str__(self) -> str:
         return f"{len(self.requirement_ids)} requirements of {self.worker_id}"

@@ -15,6 +15,7 @@ from .enums import (
     SEALED_STATES,
     AttemptStatus,
     LostPolicy,
+    RequiredState,
     State,
 )
 from .fields import ExactJSONField
@@ -41,6 +42,9 @@ class Requirement(models.Model):
     required_labels = models.JSONField(default=dict)
     affinity = models.JSONField(default=dict)
     anti_affinity = models.JSONField(default=dict)
+    # Empty: any worker. A pool that does not exist is nobody.
+    pool_id = models.CharField(max_length=200, blank=True, default="", db_default="")
+    resources = models.JSONField(default=dict, db_default={})
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -107,9 +111,18 @@ class Workload(models.Model):
     updated_at = models.DateTimeField()
 
     state = models.CharField(max_length=24, choices=State, default=State.CREATED)
-    # READY and due: the row stands in the ready index.
+    # READY, due, unblocked and unheld: the row stands in the ready index.
     claimable = models.BooleanField(default=False)
+    # Set and cleared by workflows alone: start nothing; and: its run attempt is settled for good.
+    held = models.BooleanField(default=False, db_default=False)
+    sealed = models.BooleanField(default=False, db_default=False)
+    # Dependencies that have not ended as required.
+    open_dependencies = models.IntegerField(default=0, db_default=0)
+    # It ended, and work that waits for it is still to be woken.
+    dependents_pending = models.BooleanField(default=False, db_default=False)
     available_at = models.DateTimeField()
+    # The latest of READY, unblocked and unheld: with `available_at`, where the queue timeout
+    # counts from.
     ready_at = models.DateTimeField()
     fencing_token = models.BigIntegerField(default=0)
     attempt_count = models.IntegerField(default=0)
@@ -144,7 +157,7 @@ class Workload(models.Model):
             ),
             models.Index(
                 fields=["application", "available_at"],
-                condition=Q(state=State.READY, claimable=False),
+                condition=Q(state=State.READY, claimable=False, held=False, open_dependencies=0),
                 name="ready_work_not_yet_due",
             ),
             models.Index(
@@ -156,6 +169,16 @@ class Workload(models.Model):
                 fields=["deadline_at"],
                 condition=Q(deadline_at__isnull=False),
                 name="work_with_a_deadline",
+            ),
+            models.Index(
+                fields=["id"],
+                condition=Q(dependents_pending=True),
+                name="work_with_dependents_to_wake",
+            ),
+            models.Index(
+                fields=["ended_at"],
+                condition=Q(ended_at__isnull=False),
+                name="ended_work_by_age",
             ),
             models.Index(fields=["tenant", "-created_at", "-id"], name="work_of_a_tenant"),
             models.Index(
@@ -177,6 +200,13 @@ class Workload(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(claimable=False) | Q(state=State.READY), name="claimable_work_is_ready"
+            ),
+            models.CheckConstraint(
+                condition=Q(claimable=False) | Q(held=False, open_dependencies=0),
+                name="claimable_work_is_free_to_run",
+            ),
+            models.CheckConstraint(
+                condition=Q(open_dependencies__gte=0), name="open_dependencies_are_not_negative"
             ),
             models.CheckConstraint(
                 condition=Q(ended_at__isnull=True) | Q(state__in=ENDED_STATES),
@@ -229,6 +259,47 @@ class Workload(models.Model):
         )
 
 
+class Dependency(models.Model):
+    """Work that must end before other work may run."""
+
+    # The one that waits, and the one it waits for.
+    workload = models.ForeignKey(
+        Workload, models.CASCADE, related_name="dependencies", db_index=False
+    )
+    depends_on = models.ForeignKey(
+        Workload, models.CASCADE, related_name="dependents", db_index=False
+    )
+    required_state = models.CharField(
+        max_length=16, choices=RequiredState, default=RequiredState.SUCCEEDED
+    )
+    is_open = models.BooleanField(default=True, db_default=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["workload", "depends_on"], name="one_dependency_per_pair"
+            ),
+            models.CheckConstraint(
+                condition=Q(required_state__in=RequiredState.values),
+                name="required_state_is_known",
+            ),
+            models.CheckConstraint(
+                condition=~Q(workload=F("depends_on")), name="work_does_not_wait_for_itself"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["depends_on", "workload"], name="dependents_of_a_workload"),
+            models.Index(
+                fields=["depends_on", "workload"],
+                condition=Q(is_open=True),
+                name="dependents_still_waiting",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workload_id} waits for {self.depends_on_id}"
+
+
 class AttemptQuerySet(models.QuerySet["Attempt"]):
     def live(self) -> "AttemptQuerySet":
         """Attempts that hold their workload."""
@@ -255,6 +326,8 @@ class Attempt(models.Model):
     # Placed by the server: the worker has not asked for it and learns of it later.
     is_placed = models.BooleanField(default=False, db_default=False)
     status = models.CharField(max_length=16, choices=AttemptStatus, default=AttemptStatus.CLAIMED)
+    # The pool that its work names, which it counts against; empty for none.
+    pool_id = models.CharField(max_length=200, blank=True, default="", db_default="")
     lease_ms = models.IntegerField()
     claimed_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
@@ -293,6 +366,11 @@ class Attempt(models.Model):
                 fields=["deadline_at"],
                 condition=Q(status__in=sorted(LIVE_ATTEMPT), deadline_at__isnull=False),
                 name="live_attempts_by_deadline",
+            ),
+            models.Index(
+                fields=["pool_id"],
+                condition=Q(status__in=sorted(LIVE_ATTEMPT)) & ~Q(pool_id=""),
+                name="live_attempts_of_a_pool",
             ),
             models.Index(fields=["worker", "-id"], name="attempts_of_a_worker"),
         ]
