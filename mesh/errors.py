@@ -4,6 +4,7 @@ A refusal is a `DomainError`: a stable code for programs, a sentence for people,
 code means to a caller (status, kind) is said once, in `CODES`; the edges only look it up.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 
@@ -54,15 +55,22 @@ CODES: Final[dict[str, Meaning]] = {
 
 
 class DomainError(Exception):
-    """A refusal: nothing was changed. `facts` are told to the caller beside code and detail."""
+    """A refusal: nothing was changed. `facts` are told to the caller beside code and detail.
 
-    def __init__(self, code: str, detail: str, **facts: Any) -> None:
+    `keep` writes what is to be remembered of it all the same, once the change was rolled back
+    (see `mesh.refusals`).
+    """
+
+    def __init__(
+        self, code: str, detail: str, *, keep: Callable[[], object] | None = None, **facts: Any
+    ) -> None:
         if code not in CODES:
             raise AssertionError(f"unknown error code {code}")
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
         self.facts = facts
+        self.keep = keep
 
     @property
     def kind(self) -> str:
