@@ -47,4 +47,4 @@ def _is_in_transaction() -> bool:
     The same question that `atomic(durable=True)` asks.
     """
     blocks = connection.atomic_blocks
-    return bool(blocks) and not blocks[-1]._from_testcase
+    return bool(blocks) and not blocks[-1]._from_testcase  # type: ignore[attr-defined]  # no stub
