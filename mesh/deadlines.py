@@ -2,8 +2,12 @@
 
 One cause is recorded, tested in the order overall, cancel grace, execution, heartbeat, claim,
 queue. Overall counts from creation or the latest operator's retry; execution from start; heartbeat
-from the last renewal or checkpoint; claim from the claim while it is not started; queue from READY
-and due. While a cancel is requested only overall and the grace count.
+from the last renewal or checkpoint; claim from the claim while it is not started; queue from READY,
+due and not paused. While a cancel is requested only overall and the grace count.
+
+A pause touches no work, so the deadline on a row may come while the work is paused, or too early
+after that. It is put off then: by the whole time while the pause stands, for it counts anew from
+the pause's end.
 
 Locks: the worker that holds the work, if one does, then the workload.
 """
@@ -13,10 +17,10 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from . import clock, locking, outcomes, workers, workloads
+from . import clock, locking, outcomes, pauses, workers, workloads
 from .changes import Changes
 from .locking import Held
-from .models import AttemptStatus, State
+from .models import AttemptStatus, State, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,12 @@ def enforce(*, workload_pk: int, actor: str) -> Enforced | None:
     with transaction.atomic():
         held = locking.lock_held(workload_pk)
         at = clock.now()
-        cause = due(held, at)
+        unpaused_at = _unpaused_at(held.workload, at)
+        cause = due(held, at, unpaused_at)
         changes = Changes()
         if cause is None:
             # The deadline that led here was put off meanwhile; leave the present one behind.
-            workloads.set_deadline(held.workload)
+            workloads.set_deadline(held.workload, unpaused_at=unpaused_at)
             changes.add(held.workload, None)
             changes.write()
             return None
@@ -46,7 +51,7 @@ def enforce(*, workload_pk: int, actor: str) -> Enforced | None:
     return Enforced(held.workload.workload_id, cause)
 
 
-def due(held: Held, at: datetime) -> str | None:
+def due(held: Held, at: datetime, unpaused_at: datetime | None) -> str | None:
     """The first deadline, in the order of the causes, that has passed at `at`."""
     work, attempt = held.workload, held.attempt
     is_cancelling = work.state == State.CANCELLATION_REQUESTED
@@ -60,11 +65,18 @@ def due(held: Held, at: datetime) -> str | None:
         "execution": started.execution_deadline_at if started else None,
         "heartbeat": started.deadline_at if started else None,
         "claim": attempt.deadline_at if attempt and work.state == State.CLAIMED else None,
-        "queue": workloads.queue_deadline_at(work)
+        "queue": workloads.queue_deadline_at(work, unpaused_at)
         if work.state == State.READY and workloads.is_free(work)
         else None,
     }
     return next((cause for cause, end in limits.items() if end is not None and end <= at), None)
+
+
+def _unpaused_at(work: Workload, at: datetime) -> datetime | None:
+    """`pauses.last_end`, asked only where waiting in the queue may have taken too long."""
+    if work.state != State.READY or work.timeouts["queue_ms"] is None:
+        return None
+    return pauses.last_end(work.application_id, work.definition_id, at)
 
 
 def _end(changes: Changes, held: Held, cause: str, actor: str, at: datetime) -> None:

@@ -305,25 +305,33 @@ def is_free(workload: Workload) -> bool:
     return not workload.held and workload.open_dependencies == 0
 
 
-def set_deadline(workload: Workload) -> None:
-    """Work out the earliest deadline that applies to the workload in its present state."""
+def set_deadline(workload: Workload, *, unpaused_at: datetime | None = None) -> None:
+    """Work out the earliest deadline that applies to the workload in its present state.
+
+    `unpaused_at` as in `queue_deadline_at`; without it the deadline may come too early, never late,
+    and is put off when it does.
+    """
     grace = timedelta(milliseconds=workload.timeouts["cancel_grace_ms"])
     candidates = []
     if workload.state not in ENDED_STATES:
         candidates.append(workload.overall_deadline_at)
     if workload.state == State.READY and is_free(workload):
-        candidates.append(queue_deadline_at(workload))
+        candidates.append(queue_deadline_at(workload, unpaused_at))
     if workload.state == State.CANCELLATION_REQUESTED and workload.cancel_requested_at:
         candidates.append(workload.cancel_requested_at + grace)
     workload.deadline_at = min((each for each in candidates if each), default=None)
 
 
-def queue_deadline_at(workload: Workload) -> datetime | None:
-    """When waiting in the queue has taken too long; counts from READY and due."""
+def queue_deadline_at(workload: Workload, unpaused_at: datetime | None) -> datetime | None:
+    """When waiting in the queue has taken too long; counts from READY and due.
+
+    If pauses matched it, then from the end of the last one (`pauses.last_end`).
+    """
     queue_ms = workload.timeouts["queue_ms"]
     if queue_ms is None:
         return None
-    return max(workload.ready_at, workload.available_at) + timedelta(milliseconds=queue_ms)
+    free_from = max(workload.ready_at, workload.available_at, unpaused_at or workload.ready_at)
+    return free_from + timedelta(milliseconds=queue_ms)
 
 
 def retry_delay(policy: Mapping[str, Any], n: int) -> timedelta:

@@ -48,7 +48,15 @@ class Pause(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"pause {self.pk}"
+        return f"{self.definition_id or 'all work'} of {self.application}"
+
+    @property
+    def pause_id(self) -> str:
+        return f"pause_{self.pk}"
+
+    def is_standing(self, at: datetime) -> bool:
+        """Whether it holds work back at `at`; it is over at its `until` (inclusive)."""
+        return self.lifted_at is None and (self.until is None or self.until > at)
 
 
 class Decision(models.Model):
@@ -79,6 +87,10 @@ class Decision(models.Model):
 
     def __str__(self) -> str:
         return f"decision {self.pk}"
+
+    @property
+    def decision_id(self) -> str:
+        return f"decision_{self.pk}"
 
 
 class LateReport(models.Model):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mesh import deadlines, leases, recovery, settlement, workloads
+from mesh import deadlines, leases, pauses, recovery, settlement, workloads
 from mesh.deadlines import Enforced
-from mesh.models import AttemptStatus, State, Workload, WorkloadEvent
+from mesh.models import AttemptStatus, Pause, State, Workload, WorkloadEvent
 from tests.factories import Held, World
 from tests.mesh.checks import MICRO, NOON, Clock, events, ms, unchanged
 
@@ -210,6 +210,77 @@ def test_queue_counts_from_when_the_work_is_due(world: World, clock: Clock) -> N
     assert enforce(work) is None
     clock.to(NOON + ms(65_000))
     assert enforce(work) == "queue"
+
+
+def pause(world: World, **members: Any) -> Pause:
+    said = {"application": world.application, "reason": "bad release", **members}
+    return pauses.create(caller=world.operator, **said)
+
+
+def test_queue_does_not_run_while_the_work_is_paused(world: World, clock: Clock) -> None:
+    work = world.workload(timeouts={"queue_ms": 5_000})
+    clock.to(NOON + ms(4_000))
+    pause(world, definition_id="extract")
+    for passed in (5_000, 10_000, 60_000):
+        clock.to(NOON + ms(passed))
+        assert recovery.run("enforce_deadlines").changed == []
+        work.refresh_from_db()
+        # Put off as a whole, so that a sweep does not look at all paused work in each pass.
+        assert (work.state, work.deadline_at) == (State.READY, clock.at + ms(5_000))
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_queue_counts_anew_from_the_end_of_the_pause(
+    world: World, clock: Clock, by_itself: bool
+) -> None:
+    work = world.workload(timeouts={"queue_ms": 5_000})
+    made = pause(world, until=NOON + ms(8_000) if by_itself else None)
+    clock.to(NOON + ms(8_000))
+    if not by_itself:
+        pauses.lift(caller=world.operator, pause_id=made.pause_id)
+    clock.to(NOON + ms(13_000) - MICRO)
+    assert enforce(work) is None
+    clock.to(NOON + ms(13_000))
+    assert recovery.run("enforce_deadlines").counts["queue"] == 1
+
+
+def test_queue_runs_on_while_other_work_is_paused(world: World, clock: Clock) -> None:
+    work = world.workload(timeouts={"queue_ms": 5_000})
+    pause(world, definition_id="other")
+    clock.to(NOON + ms(5_000))
+    assert enforce(work) == "queue"
+
+
+def test_a_pause_that_ended_before_the_work_was_ready_counts_for_nothing(
+    world: World, clock: Clock
+) -> None:
+    pause(world, until=NOON + ms(1_000))
+    clock.to(NOON + ms(2_000))
+    work = world.workload(timeouts={"queue_ms": 5_000})
+    clock.to(NOON + ms(7_000))
+    assert enforce(work) == "queue"
+
+
+def test_a_pause_stops_no_other_limit(world: World, clock: Clock) -> None:
+    work = world.workload(timeouts={"queue_ms": 4_000, "overall_ms": 5_000})
+    pause(world)
+    clock.to(NOON + ms(4_000))
+    assert enforce(work) is None
+    clock.to(NOON + ms(5_000))
+    assert recovery.run("enforce_deadlines").counts["overall"] == 1
+
+
+def test_queue_does_not_run_while_work_is_held_or_waits_for_other_work(
+    world: World, clock: Clock
+) -> None:
+    held, blocked = (world.workload(timeouts={"queue_ms": 5_000}) for _ in range(2))
+    Workload.objects.filter(pk=held.pk).update(held=True, claimable=False)
+    Workload.objects.filter(pk=blocked.pk).update(open_dependencies=1, claimable=False)
+    clock.to(NOON + ms(60_000))
+    assert recovery.run("enforce_deadlines").changed == []
+    for each in (held, blocked):
+        each.refresh_from_db()
+        assert (each.state, each.deadline_at) == (State.READY, None)
 
 
 def test_queue_counts_anew_when_work_is_ready_again(world: World, clock: Clock) -> None:
