@@ -12,8 +12,32 @@ from django.db.models import Model
 
 from . import statements
 from .models import Attempt, Result, Worker, Workload, WorkloadEvent
-from .workloads import MOVING
 
+# What moves change; the rest of the row is written once.
+MOVING: Final = (
+    "state",
+    "claimable",
+    "held",
+    "open_dependencies",
+    "dependents_pending",
+    "available_at",
+    "ready_at",
+    "fencing_token",
+    "attempt_count",
+    "started_attempts",
+    "extra_attempts",
+    "retries",
+    "unstarted_losses",
+    "event_sequence",
+    "checkpoint_bytes",
+    "last_failure",
+    "cancel_requested_at",
+    "overall_from",
+    "deadline_at",
+    "ended_at",
+    "updated_at",
+    "sweep_after",
+)
 _SQL: Final = statements.load("changes")
 _ATTEMPT: Final = (
     "status",

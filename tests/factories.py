@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
 
-from mesh import claims, clock, grants, leases, liveness, settlement, tenancy, workloads
+from mesh import claims, clock, grants, intake, leases, liveness, settlement, tenancy, workloads
 from mesh.claims import Claim
 from mesh.models import (
     Attempt,
@@ -28,8 +28,8 @@ from mesh.models import (
     Workload,
 )
 from mesh.registration import Registration
+from mesh.submissions import Submission
 from mesh.tenancy import Caller
-from mesh.workloads import Submission
 
 CAPABILITY: Final = "documents.extract"
 REGISTRAR: Final = "service:registrar"
@@ -189,7 +189,7 @@ class World:
     def workload(self, **members: Any) -> Workload:
         """READY work, due unless `not_before` says otherwise."""
         submission = self.submission(**members)
-        return workloads.submit(caller=self.operator, submission=submission).workload
+        return intake.submit(caller=self.operator, submission=submission).workload
 
     def claimed(self, worker: Member | None = None, **members: Any) -> Held:
         """Work that a worker claimed and did not start."""

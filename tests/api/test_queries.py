@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from mesh import claims, clock, settlement, workloads
+from mesh import claims, clock, intake, settlement
 from mesh.models import Role
 from tests.factories import Held, World, name
 
@@ -75,7 +75,7 @@ def test_submit_takes_one_statement_more_than_the_domain(world: World) -> None:
     world.workload()
     token = world.token()
     domain = statements(
-        lambda: workloads.submit(caller=world.operator, submission=world.submission(), grant=None)
+        lambda: intake.submit(caller=world.operator, submission=world.submission(), grant=None)
     )
     body = submit_body(world, idempotency_key=name("key"), policy={})
     assert statements(lambda: post("workloads", body, token)) == domain + 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mesh import recovery, workloads
+from mesh import intake, recovery, submissions, workloads
 from mesh.models import AttemptStatus, Role, State, Workload, WorkloadEvent
 from mesh.workloads import retry_delay
 from tests.factories import Held, World, in_state, name
@@ -22,7 +22,7 @@ CREATE = ["workload:create"]
 
 def submit(world: World, grant: str | None = None, **members: Any) -> Workload:
     said = world.submission(**members)
-    return workloads.submit(caller=world.operator, submission=said, grant=grant).workload
+    return intake.submit(caller=world.operator, submission=said, grant=grant).workload
 
 
 # --- Submit: identity and idempotency -------------------------------------------------------------
@@ -45,9 +45,9 @@ def test_submit_makes_ready_work_with_its_first_event(world: World) -> None:
 
 def test_same_key_and_content_is_the_same_workload(world: World) -> None:
     said = world.submission()
-    first = workloads.submit(caller=world.operator, submission=said)
+    first = intake.submit(caller=world.operator, submission=said)
     with unchanged():
-        again = workloads.submit(caller=world.operator, submission=said)
+        again = intake.submit(caller=world.operator, submission=said)
     assert (first.created, again.created) == (True, False)
     assert again.workload.pk == first.workload.pk
 
@@ -56,7 +56,7 @@ def test_same_key_after_the_work_ended_is_still_that_workload(world: World) -> N
     held = world.succeeded()
     said = world.submission(idempotency_key=held.workload.idempotency_key)
     with unchanged():
-        again = workloads.submit(caller=world.operator, submission=said)
+        again = intake.submit(caller=world.operator, submission=said)
     assert (again.created, again.workload.state) == (False, State.SUCCEEDED)
 
 
@@ -244,7 +244,7 @@ def test_work_with_the_longest_timeout_can_be_claimed_and_started(world: World, 
 def test_a_worker_submits_no_work(world: World) -> None:
     worker = world.worker().caller
     with refused("PERMISSION_DENIED"):
-        workloads.submit(caller=worker, submission=world.submission())
+        intake.submit(caller=worker, submission=world.submission())
 
 
 # --- Submit: under a grant ------------------------------------------------------------------------
@@ -254,8 +254,8 @@ def test_a_viewer_submits_only_under_a_grant_that_names_it(world: World) -> None
     viewer = world.caller(Role.VIEWER, "service:reader")
     _, token = world.grant(subject="service:reader", capabilities=CREATE)
     with refused("PERMISSION_DENIED"):
-        workloads.submit(caller=viewer, submission=world.submission())
-    made = workloads.submit(caller=viewer, submission=world.submission(), grant=token).workload
+        intake.submit(caller=viewer, submission=world.submission())
+    made = intake.submit(caller=viewer, submission=world.submission(), grant=token).workload
     assert made.grant is not None
     assert (made.grant.subject, made.grant_digest) == (
         "service:reader",
@@ -482,11 +482,11 @@ def test_work_of_another_tenant_is_not_found(world: World, act: Any) -> None:
     ],
 )
 def test_delay_before_a_retry(backoff: str, n: int, expected: int) -> None:
-    assert retry_delay({**workloads.RETRY_DEFAULTS, "backoff": backoff}, n) == ms(expected)
+    assert retry_delay({**submissions.RETRY_DEFAULTS, "backoff": backoff}, n) == ms(expected)
 
 
 def test_a_fixed_delay_is_at_most_the_maximum() -> None:
-    policy = {**workloads.RETRY_DEFAULTS, "backoff": "fixed", "max_delay_ms": 10}
+    policy = {**submissions.RETRY_DEFAULTS, "backoff": "fixed", "max_delay_ms": 10}
     assert retry_delay(policy, 1) == ms(10)
 
 
@@ -495,7 +495,7 @@ def test_jitter_takes_a_random_part_off(
     drawn: float, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mesh.workloads.random.random", lambda: drawn)
-    delay = retry_delay({**workloads.RETRY_DEFAULTS, "jitter": 0.5}, 1)
+    delay = retry_delay({**submissions.RETRY_DEFAULTS, "jitter": 0.5}, 1)
     assert abs(delay - ms(expected)) <= MICRO
 
 
@@ -529,6 +529,6 @@ def test_workload_ids_are_of_one_form(world: World) -> None:
 
 def test_an_operator_submits_without_a_grant(world: World) -> None:
     said = replace(world.submission(), priority=5)
-    made = workloads.submit(caller=world.operator, submission=said).workload
+    made = intake.submit(caller=world.operator, submission=said).workload
     assert (made.grant, made.requested_by, made.priority) == (None, "service:ops", 5)
     assert events(made) == ["ready"]

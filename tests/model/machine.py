@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mesh import (
     claims,
     clock,
+    intake,
     invariants,
     leases,
     liveness,
@@ -216,7 +217,7 @@ class MeshMachine(RuleBasedStateMachine):
     ) -> None:
         now = self.model.now
         number = len(self.model.works)
-        made = workloads.submit(
+        made = intake.submit(
             caller=self.world.operator,
             submission=self.world.submission(
                 priority=priority,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from mesh import claims, clock, history, leases, recovery, settlement, workers, workloads
+from mesh import claims, clock, history, intake, leases, recovery, settlement, workers, workloads
 from mesh.models import (
     Attempt,
     Checkpoint,
@@ -73,11 +73,11 @@ def _calls(world: World, held: Held) -> dict[str, tuple[Any, str, Callable[[], A
         "submit": (
             history,
             "write",
-            partial(workloads.submit, caller=world.operator, submission=world.submission()),
+            partial(intake.submit, caller=world.operator, submission=world.submission()),
         ),
         "cancel": (
-            history,
-            "write",
+            workloads,
+            "_write",
             partial(workloads.cancel, caller=world.operator, workload_id=held.workload.workload_id),
         ),
     }

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, history, requirements, workloads
+from mesh import claims, history, intake, requirements, workloads
+from mesh.intake import Submitted
 from mesh.models import Application, Requirement, Workload
-from mesh.workloads import Submitted
 from tests.factories import Member, World
 
 from .checks import assert_sound, events
@@ -18,7 +18,7 @@ from .steering import Actor, Gate, answers, at_once, codes
 
 
 def _submit(world: World, **members: Any) -> Callable[[], Submitted]:
-    return partial(workloads.submit, caller=world.operator, submission=world.submission(**members))
+    return partial(intake.submit, caller=world.operator, submission=world.submission(**members))
 
 
 def _ask(member: Member) -> list[str]:
@@ -158,7 +158,7 @@ def test_a_retried_dead_letter_whose_requirement_rests_can_be_claimed(world: Wor
 @pytest.mark.usefixtures("no_room")
 def test_a_retry_while_its_requirement_is_put_to_rest_can_be_claimed(world: World) -> None:
     held = world.dead_letter(definition_id="idle")
-    with Gate(history, "write") as gate:
+    with Gate(workloads, "_write") as gate:
         retry = Actor(
             partial(workloads.retry, caller=world.operator, workload_id=held.workload.workload_id)
         )

@@ -6,11 +6,11 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import claims, workloads
+from ... import claims, intake, workloads
 from ...models import Application, Attempt, Checkpoint, State, WorkloadEvent
 from ...models import Workload as WorkloadRow
+from ...submissions import Submission
 from ...tenancy import Caller
-from ...workloads import Submission
 from .. import answers, bodies, reading, shapes
 from ..filters import Query
 from ..paging import paginate
@@ -68,7 +68,7 @@ class Workloads(Endpoint):
         """Submit work (201). The same key with the same content is the same work (200)."""
         said = self.body(bodies.Submit)
         grant = said.pop("grant", None)
-        submitted = workloads.submit(caller=self.caller, submission=Submission(**said), grant=grant)
+        submitted = intake.submit(caller=self.caller, submission=Submission(**said), grant=grant)
         return answer(
             {"workload": _shown(submitted.workload), "created": submitted.created},
             created=submitted.created,

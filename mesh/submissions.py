@@ -1,0 +1,148 @@
+"""Submissions: work as a client describes it, its defaults and bounds. Asks no database.
+
+Two submissions are the same when their content after defaults is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from . import clock
+from .canonical import size
+from .errors import DomainError
+from .models import Backoff, LostPolicy
+from .workers import MAX_LABELS, are_names, is_label
+from .workloads import MAX_INPUT
+
+RETRY_DEFAULTS: Final[Mapping[str, Any]] = {
+    "max_attempts": 3,
+    "initial_delay_ms": 1_000,
+    "max_delay_ms": 300_000,
+    "backoff": Backoff.EXPONENTIAL.value,
+    "retry_on": ["timeout", "transient_connection", "worker_failure"],
+    "jitter": 0,
+    "max_unstarted": 10,
+}
+TIMEOUT_DEFAULTS: Final[Mapping[str, int | None]] = {
+    "queue_ms": None,
+    "claim_ms": None,
+    "execution_ms": None,
+    "heartbeat_ms": None,
+    "overall_ms": None,
+    "cancel_grace_ms": 60_000,
+}
+POLICY_DEFAULTS: Final[Mapping[str, Any]] = {
+    "required_labels": {},
+    "affinity": {},
+    "anti_affinity": {},
+}
+PRIORITY: Final = range(-(2**31), 2**31)
+MAX_SPAN_MS: Final = 10 * 365 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Work as a client describes it; mappings hold only what the client sent."""
+
+    application: str
+    environment: str
+    definition_id: str
+    definition_revision: str
+    trigger: str
+    input: Any
+    idempotency_key: str
+    capability_snapshot: Sequence[str] = ()
+    priority: int = 0
+    retry_policy: Mapping[str, Any] = field(default_factory=dict)
+    timeouts: Mapping[str, int | None] = field(default_factory=dict)
+    policy: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    lost_policy: str = LostPolicy.REQUEUE.value
+    not_before: datetime | None = None
+    connection_scopes: Sequence[str] = ()
+    session_id: str = ""
+
+    def content(self) -> dict[str, Any]:
+        """All that was sent, after defaults, in one form: equal content has an equal digest."""
+        retry = {**RETRY_DEFAULTS, **self.retry_policy}
+        return {
+            "application": self.application,
+            "environment": self.environment,
+            "definition_id": self.definition_id,
+            "definition_revision": self.definition_revision,
+            "trigger": self.trigger,
+            "input": self.input,
+            "idempotency_key": self.idempotency_key,
+            "capability_snapshot": sorted(set(self.capability_snapshot)),
+            "priority": self.priority,
+            "retry_policy": {**retry, "retry_on": sorted(set(retry["retry_on"]))},
+            "timeouts": {**TIMEOUT_DEFAULTS, **self.timeouts},
+            "policy": {**POLICY_DEFAULTS, **self.policy},
+            "lost_policy": self.lost_policy,
+            "not_before": self.not_before and self.not_before.timestamp(),
+            "connection_scopes": list(self.connection_scopes),
+            "session_id": self.session_id,
+        }
+
+
+def require_values(submission: Submission, content: Mapping[str, Any]) -> None:
+    """Refuse with WORKLOAD_INVALID what is out of bounds, naming each part of it."""
+    key = submission.idempotency_key
+    texts = {
+        "environment": submission.environment,
+        "definition_id": submission.definition_id,
+        "definition_revision": submission.definition_revision,
+        "trigger": submission.trigger,
+    }
+    rules = {
+        **{name: bool(text.strip()) and len(text) <= 200 for name, text in texts.items()},
+        "idempotency_key": bool(key.strip()) and len(key) <= 255 and not key.startswith("run:"),
+        "session_id": len(submission.session_id) <= 200,
+        "priority": submission.priority in PRIORITY,
+        "capability_snapshot": are_names(submission.capability_snapshot),
+        "connection_scopes": are_names(submission.connection_scopes),
+        "input": size(submission.input) <= MAX_INPUT,
+        "not_before": _is_near(submission.not_before),
+        **_policy_rules(content["policy"]),
+        **_retry_rules(content["retry_policy"]),
+        **_timeout_rules(content["timeouts"]),
+    }
+    broken = [name for name, holds in rules.items() if not holds]
+    if broken:
+        raise DomainError("WORKLOAD_INVALID", f"Out of bounds: {', '.join(broken)}.", fields=broken)
+
+
+def _policy_rules(policy: Mapping[str, Mapping[str, str]]) -> dict[str, bool]:
+    return {
+        f"policy.{name}": len(pairs) <= MAX_LABELS
+        and all(is_label(key, value) for key, value in pairs.items())
+        for name, pairs in policy.items()
+    }
+
+
+def _retry_rules(policy: Mapping[str, Any]) -> dict[str, bool]:
+    return {
+        "retry_policy.max_attempts": 1 <= policy["max_attempts"] <= 1_000,
+        "retry_policy.initial_delay_ms": 0 <= policy["initial_delay_ms"] <= MAX_SPAN_MS,
+        "retry_policy.max_delay_ms": 0 <= policy["max_delay_ms"] <= MAX_SPAN_MS,
+        "retry_policy.backoff": policy["backoff"] in Backoff.values,
+        "retry_policy.retry_on": are_names(policy["retry_on"]),
+        "retry_policy.jitter": 0 <= policy["jitter"] <= 1,
+        "retry_policy.max_unstarted": 1 <= policy["max_unstarted"] <= 1_000,
+    }
+
+
+def _timeout_rules(timeouts: Mapping[str, int | None]) -> dict[str, bool]:
+    return {
+        f"timeouts.{name}": (value is None and name != "cancel_grace_ms")
+        or (value is not None and 1 <= value <= MAX_SPAN_MS)
+        for name, value in timeouts.items()
+    }
+
+
+def _is_near(not_before: datetime | None) -> bool:
+    """Within ten years: no further than a span may reach, so that deadlines can be worked out."""
+    return (
+        not_before is None
+        or abs(not_before.timestamp() - clock.now().timestamp()) * 1_000 <= MAX_SPAN_MS
+    )
