@@ -11,7 +11,7 @@ from typing import Final
 from django.db import IntegrityError, transaction
 
 from . import clock, grants, history, requirements
-from .canonical import digest, identity, size
+from .canonical import digest, size
 from .errors import DomainError
 from .models import Application, Grant, Role, Workload
 from .requirements import Need
@@ -66,7 +66,9 @@ def submit(*, caller: Caller, submission: Submission, grant: str | None = None) 
     proof = (
         None
         if grant is None
-        else grants.verify_for_submit(grant, caller, application.name, clock.now())
+        else grants.verify_for_submit(
+            grant, caller, application.name, clock.now(), submission.facts(caller.tenant)
+        )
     )
     try:
         with transaction.atomic():
@@ -115,9 +117,7 @@ def _create(
     at = clock.now()
     available_at = max(at, submission.not_before or at)
     workload = Workload(
-        workload_id=identity(
-            "workload", [caller.tenant, application.name, content["idempotency_key"]]
-        ),
+        workload_id=submission.workload_id(caller.tenant),
         tenant_id=caller.tenant_id,
         application=application,
         requirement=requirement,

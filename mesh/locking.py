@@ -2,7 +2,8 @@
 
 Order: run → resource key → worker → pool → workload, by primary key within each. Attempt rows
 change only under their worker's lock and are not locked themselves. Locks are `for no key update`,
-so that rows pointing here by foreign key can be inserted meanwhile.
+so that rows pointing here by foreign key can be inserted meanwhile. The lock on a tenant's rights,
+which is no row, comes before all of them.
 
 A call that starts from a workload learns its worker without a lock, locks the worker, then the
 workload, and looks again; if the work changed hands meanwhile, it tries anew, at most three times.
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pglock
 import psycopg
 from django.db import InterfaceError, OperationalError, transaction
 from psycopg import errors as pg
@@ -119,6 +121,18 @@ def lock_held(workload_pk: int) -> Held:
                 return Held(workload, worker, attempt)
             transaction.set_rollback(True)
     raise busy()
+
+
+def share_rights(tenant_id: int) -> None:
+    """Until the transaction ends, no revocation runs in the tenant. Before any row is locked."""
+    pglock.advisory(
+        f"fencepost.rights.{tenant_id}", shared=True, xact=True, side_effect=pglock.Raise
+    ).acquire()
+
+
+def hold_rights(tenant_id: int) -> None:
+    """Wait for grants that are being made in the tenant; until the transaction ends none is."""
+    pglock.advisory(f"fencepost.rights.{tenant_id}", xact=True, side_effect=pglock.Raise).acquire()
 
 
 def busy() -> DomainError:

@@ -21,6 +21,7 @@ from . import clock, grants, requirements, workers
 from .canonical import identity, secret_hash
 from .errors import DomainError
 from .models import Attempt, DrainCause, Grant, Health, Lifecycle, Runtime, Worker
+from .scopes import Facts, Request
 
 CREDENTIAL_PREFIX: Final = "fpw_"
 RESOURCES: Final = ("cpu_millis", "memory_bytes", "disk_bytes", "gpu_count")
@@ -63,9 +64,10 @@ def register(*, registration: Registration, credential: str | None) -> Registere
 
     Refuses in this order: CONTRACT_VERSION_UNSUPPORTED; GRANT_INVALID; GRANT_EXPIRED;
     GRANT_REVOKED; GRANT_SCOPE_DENIED (right); WORKER_UNAUTHORIZED (subject, tenant, application);
-    GRANT_SCOPE_DENIED (constraints); WORKER_INVALID; WORKER_UNAUTHORIZED (over a worker that is
-    heard of without its credential or a grant for exactly its name; older revision); WORKER_BUSY
-    (other version or lost capability while claims are live).
+    GRANT_SCOPE_DENIED (constraints); GRANT_DELEGATION_INVALID; WORKER_INVALID;
+    WORKER_UNAUTHORIZED (over a worker that is heard of without its credential or a grant for
+    exactly its name; older revision); WORKER_BUSY (other version or lost capability while claims
+    are live).
 
     Each call is a new incarnation with a fresh credential, which locks the process before out; so
     a repeat after a lost answer registers again. An operator's drain survives it. Runs inside
@@ -86,19 +88,31 @@ def register(*, registration: Registration, credential: str | None) -> Registere
 
 
 def _require_grant(registration: Registration) -> Grant:
+    """The grant that lets it in. A worker has no environment and is no workload: see `scopes`."""
     if registration.contract_version != 1:
         raise DomainError("CONTRACT_VERSION_UNSUPPORTED", "This server speaks version 1.")
     grant = grants.decode(registration.grant)
-    grants.require_in_time(grant, clock.now())
-    grants.require_in_force(grant)
-    uri = f"flow://{registration.application}/workers"
-    grants.require_scope(grant, "worker:register", uri)
+    above = grants.ancestors(grant)
+    at = clock.now()
+    asked = Request(
+        "worker:register",
+        f"flow://{registration.application}/workers",
+        Facts(
+            worker_name=registration.name,
+            runtime=registration.runtime,
+            labels=registration.labels,
+        ),
+    )
+    grants.require_in_time(grant, at)
+    grants.require_in_force(grant, above)
+    grants.require_scope(grant, asked)
     said = (registration.registered_by, registration.tenant, registration.application)
     if said != (grant.subject, grant.tenant.name, grant.application.name):
         raise DomainError(
             "WORKER_UNAUTHORIZED", "The grant is for another subject, tenant or application."
         )
-    grants.require_constraints(grant, worker_name=registration.name)
+    grants.require_constraints(grant, asked)
+    grants.require_lineage(grant, above, asked, at)
     return grant
 
 

@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from . import clock
-from .canonical import size
+from .canonical import identity, size
 from .errors import DomainError
 from .models import Backoff, LostPolicy
+from .scopes import Facts
 from .workers import MAX_LABELS, are_names, is_label
 from .workloads import MAX_INPUT
 
@@ -61,6 +62,18 @@ class Submission:
     not_before: datetime | None = None
     connection_scopes: Sequence[str] = ()
     session_id: str = ""
+
+    def workload_id(self, tenant: str) -> str:
+        """The id that the work has, or would have."""
+        return identity("workload", [tenant, self.application, self.idempotency_key])
+
+    def facts(self, tenant: str) -> Facts:
+        """What a grant's constraints are tested on."""
+        return Facts(
+            environment=self.environment,
+            workload_id=self.workload_id(tenant),
+            labels=self.policy.get("required_labels", {}),
+        )
 
     def content(self) -> dict[str, Any]:
         """All that was sent, after defaults, in one form: equal content has an equal digest."""

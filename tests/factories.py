@@ -153,6 +153,23 @@ class World:
             **members,
         )
 
+    def delegated(
+        self,
+        parent: Grant,
+        *,
+        subject: str = REGISTRAR,
+        capabilities: Sequence[str] = ("worker:register", f"worker:capability:{CAPABILITY}"),
+        **members: Any,
+    ) -> tuple[Grant, str]:
+        """A grant derived from another one."""
+        return grants.delegate(
+            caller=self.caller(),
+            grant_id=parent.grant_id,
+            subject=subject,
+            capabilities=capabilities,
+            **members,
+        )
+
     def registration(self, **members: Any) -> Registration:
         said = {"grant": members.pop("grant", None) or self.grant()[1], "name": name("worker")}
         return registration(

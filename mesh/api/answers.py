@@ -163,6 +163,8 @@ def grant(row: Grant, status: str) -> dict[str, Any]:
         "capabilities": row.capabilities,
         "resources": row.resources,
         "constraints": row.constraints,
+        "parent": None if row.parent is None else row.parent.grant_id,
+        "depth": row.depth,
         "revision": row.revision,
         "status": status,
         "issued_at": row.issued_at,

@@ -200,16 +200,25 @@ class Resource(Body):
 
 
 class Constraints(Body):
-    worker_names = TextList(MAX_LIST, _MAX_ID, required=False)
+    """Each is optional; a name in `worker_names` and `environments` may end in `*`."""
+
+    environments = TextList(MAX_LIST, _MAX_ID, required=False)
+    worker_names = TextList(MAX_LIST, _MAX_ID + 1, required=False)
+    runtimes = TextList(MAX_LIST, _MAX_ID, required=False)
+    labels = Pairs(required=False)
+    workload_id = Text(_MAX_ID, required=False)
 
 
-class Issue(Body):
-    application = Text()
+class Delegate(Body):
     subject = Text()
     capabilities = TextList(MAX_LIST)
     resources = serializers.ListField(child=Resource(), max_length=MAX_LIST, required=False)
     constraints = Constraints(required=False)
     expires_in_ms = Integer(required=False)
+
+
+class Issue(Delegate):
+    application = Text()
     not_before = Time(required=False, allow_null=True)
     revision = Integer(1, INT64, required=False)
     supersedes = Text(_MAX_ID, required=False, allow_null=True)

@@ -60,6 +60,12 @@ EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
     bodies.SaveCheckpoint: {**_FENCE, "state": {"line": 1000}},
     bodies.Complete: {**_FENCE, "result_id": "result-1", "output": {"lines": 42}},
     bodies.Fail: {**_FENCE, "kind": "file_missing", "error": "letter.txt: no such file"},
+    bodies.Delegate: {
+        "subject": "service:edge-registrar",
+        "capabilities": ["worker:register", "worker:capability:documents.count"],
+        "constraints": {"worker_names": ["edge-*"]},
+        "expires_in_ms": 3_600_000,
+    },
     bodies.Issue: {
         "application": "documents",
         "subject": "service:registrar",

@@ -113,7 +113,7 @@ def _workers() -> "TenantQuerySet[Worker]":
 
 
 def _grants() -> "TenantQuerySet[Grant]":
-    return Grant.objects.select_related("application", "supersedes")
+    return Grant.objects.select_related("application", "parent", "supersedes")
 
 
 def _one(rows: "TenantQuerySet[Row]", caller: Caller, noun: str, **key: str) -> Row:

@@ -256,6 +256,9 @@ class Grant(Shape):
     capabilities = TextList()
     resources = Resource(many=True)
     constraints = Constraints()
+    # A member of the answer, not the serializer's own parent.
+    parent = Text(allow_null=True, help_text="The grant that it was derived from.")  # type: ignore[assignment]
+    depth = Integer(help_text="1 for a grant that was issued, at most 8.")
     revision = Integer()
     status = Word(choices=GrantStatus.choices)
     issued_at = Time()

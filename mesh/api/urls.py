@@ -39,6 +39,7 @@ _V1: list[URLPattern | URLResolver] = [
     path("claims/<any:claim_id>/cancelled", claims.Cancelled.as_view()),
     path("claims/<any:claim_id>/release", claims.Release.as_view()),
     path("grants", grants.Grants.as_view()),
+    path("grants/<any:grant_id>/delegate", grants.Delegate.as_view()),
     path("grants/<any:grant_id>/revoke", grants.Revoke.as_view()),
     path("grants/<any:grant_id>", grants.Grant.as_view()),
     path("schema", documents.Schema.as_view(), name="api-schema"),

@@ -129,6 +129,17 @@ def issue_body(world: World, **members: Any) -> dict[str, Any]:
     return {**said, **members}
 
 
+def delegate_body(**members: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "subject": "service:edge",
+        "capabilities": ["worker:register"],
+        "resources": [{"kind": "RESOURCE_PREFIX", "uri": "flow://documents/workers"}],
+        "constraints": {"worker_names": ["edge-*"], "labels": {"zone": "a"}},
+        "expires_in_ms": 30_000,
+    }
+    return {**said, **members}
+
+
 def _on_worker(action: str, body: Callable[[Member], Any], **options: Any) -> Route:
     def make(world: World) -> Call:
         member = world.worker()
@@ -255,6 +266,13 @@ ROUTES: Final = (
     Route("GET", "grants", "admin", lambda world: Call("grants")),
     Route("POST", "grants", "admin", lambda world: Call("grants", issue_body(world))),
     Route("GET", "grants/<any:grant_id>", "admin", _on_grant, "GRANT"),
+    Route(
+        "POST",
+        "grants/<any:grant_id>/delegate",
+        "admin",
+        lambda world: _on_grant(world, "/delegate", delegate_body()),
+        "GRANT",
+    ),
     Route(
         "POST",
         "grants/<any:grant_id>/revoke",

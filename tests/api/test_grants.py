@@ -12,7 +12,7 @@ from mesh.models import Role
 from tests.factories import World
 
 from .client import assert_refused, get, post
-from .routes import issue_body, register_body
+from .routes import delegate_body, issue_body, register_body
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ def test_issue_refuses_what_nothing_asks_for(world: World, secret: str) -> None:
         ({"resources": [{"kind": "COLLECTION", "uri": "flow://documents"}]}, "REQUEST_INVALID"),
         ({"resources": [{"kind": "APPLICATION", "uri": "flow://other"}]}, "REQUEST_INVALID"),
         ({"resources": [{"kind": "APPLICATION"}]}, "REQUEST_INVALID"),
-        ({"constraints": {"environments": ["x"]}}, "REQUEST_INVALID"),
+        ({"constraints": {"colours": ["x"]}}, "REQUEST_INVALID"),
+        ({"constraints": {"runtimes": ["engine"]}}, "REQUEST_INVALID"),
+        ({"constraints": {"labels": {"zone": 1}}}, "REQUEST_INVALID"),
         ({"constraints": {"worker_names": ["a b"]}}, "REQUEST_INVALID"),
         ({"subject": "nobody"}, "REQUEST_INVALID"),
         ({"capabilities": []}, "REQUEST_INVALID"),
@@ -78,3 +80,20 @@ def test_revoke_ends_a_grant_at_once(world: World, secret: str) -> None:
     assert (answer.json["status"], answer.json["revoke_reason"]) == ("REVOKED", "leaked")
     assert_refused(post("workers", register_body(world, grant=token)), "GRANT_REVOKED")
     assert post(f"grants/{grant.grant_id}/revoke", None, secret).json["status"] == "REVOKED"
+
+
+def test_a_grant_is_derived_from_another(world: World, secret: str) -> None:
+    parent, _ = world.grant()
+    made = post(f"grants/{parent.grant_id}/delegate", delegate_body(), secret)
+    assert made.status == 201
+    told = made.json["grant"]
+    assert (told["parent"], told["depth"], told["subject"]) == (parent.grant_id, 2, "service:edge")
+    assert get(f"grants/{told['grant_id']}", secret).json == told
+    body = register_body(
+        world, grant=made.json["token"], registered_by="service:edge", name="edge-1"
+    )
+    assert post("workers", body).status == 201
+    wider = delegate_body(constraints={})
+    answer = post(f"grants/{told['grant_id']}/delegate", wider, secret)
+    assert_refused(answer, "GRANT_DELEGATION_INVALID")
+    assert {"constraints.worker_names", "constraints.labels"} < set(answer.json["parts"])

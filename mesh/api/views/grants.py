@@ -3,7 +3,7 @@
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import clock, grants, revocations
+from ... import clock, grants, revocations, signing
 from ...models import Grant as GrantRow
 from .. import answers, bodies, reading, shapes
 from ..filters import Query
@@ -56,6 +56,22 @@ class Grant(Endpoint):
         return answer(_shown(reading.grant(self.caller, grant_id)))
 
 
+class Delegate(Endpoint):
+    noun = "GRANT"
+
+    @operation(
+        "grants_delegate",
+        body=bodies.Delegate,
+        answers={201: shapes.Issued},
+        refusals="GRANT_NOT_FOUND GRANT_EXPIRED GRANT_REVOKED GRANT_DELEGATION_INVALID",
+    )
+    def post(self, request: Request, grant_id: str) -> Response:
+        """Derive a grant within this one. Its token is sent only here; each call makes a new."""
+        said = self.body(bodies.Delegate)
+        row, token = grants.delegate(caller=self.caller, grant_id=grant_id, **said)
+        return answer({"grant": _shown(row), "token": token}, created=True)
+
+
 class Revoke(Endpoint):
     noun = "GRANT"
 
@@ -78,7 +94,7 @@ class Keys(Endpoint):
     @operation("keys", answers={200: shapes.KeySet}, who=NOBODY)
     def get(self, request: Request) -> Response:
         """The public keys that verify grants, as a JSON Web Key Set."""
-        found = answer(grants.jwks())
+        found = answer(signing.jwks())
         found["Cache-Control"] = "public, max-age=300"
         return found
 
