@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging.config
 import os
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from celery import Celery
@@ -24,6 +25,7 @@ SWEEPS: Final[dict[str, float]] = {
     "detect_silent_workers": 5,
 }
 SWEEP_QUEUE: Final = "sweeps"
+_LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 app = Celery("fencepost")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -34,6 +36,8 @@ app.conf.beat_schedule = {
     name: {
         "task": "mesh.tasks.sweep",
         "schedule": seconds,
+        # Long ago, so that a sweep runs as soon as the first beat starts, also a rare one.
+        "last_run_at": _LONG_AGO,
         "args": [name],
         # The next one is under way by then; passes that pile up help nobody.
         "options": {"queue": SWEEP_QUEUE, "expires": seconds},

@@ -72,7 +72,11 @@ def run(name: str) -> SweepReport:
             return report
         started_at = clock.now()
         last = SweepRun.objects.filter(name=name).values_list("last_finished_at", flat=True).first()
-        SweepRun.objects.update_or_create(name=name, defaults={"last_started_at": started_at})
+        # Those that never ran have a row too, so that they are seen to be missing.
+        SweepRun.objects.bulk_create(
+            [SweepRun(name=each) for each in SWEEPS], ignore_conflicts=True
+        )
+        SweepRun.objects.filter(name=name).update(last_started_at=started_at)
         if _end_outage(report):
             sweep(report, last)
             report.duration_ms = round((time.monotonic() - began) * 1_000)
@@ -144,15 +148,15 @@ def detect_silent_workers(report: SweepReport, last: datetime | None) -> None:
     at = clock.now()
     is_late = last is not None and at - last > timedelta(milliseconds=settings.SWEEP_OUTAGE_MS)
     for incident in brake.due(at):
-        for pk in incident.workers.order_by("pk").values_list("pk", flat=True):
-            with _passing_over(report, Worker, pk):
-                _take_offline(report, pk)
-        brake.close(incident)
+        taken = brake.let_go(incident, partial(_passing_over, report, Worker))
+        report.changed += taken.worker_ids
+        report.count("offline", len(taken.worker_ids))
+        report.count("heard_again", taken.heard_again)
     for application_pk, silent in brake.silent_by_application(at).items():
         free: list[int] = []
         with _passing_over(report, Application, application_pk):
-            free = brake.admit(application_pk, silent, at, sweep_is_late=is_late)
-            report.count("braked", len(silent) - len(free))
+            free, braked = brake.admit(application_pk, silent, at, sweep_is_late=is_late)
+            report.count("braked", braked)
         for pk in free:
             with _passing_over(report, Worker, pk):
                 _take_offline(report, pk)

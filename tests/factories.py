@@ -19,6 +19,7 @@ from mesh.models import (
     Attempt,
     Grant,
     Health,
+    Incident,
     Lifecycle,
     Role,
     Runtime,
@@ -300,6 +301,20 @@ def offline(world: World) -> Member:
     workers.drain(caller=world.operator, worker_id=member.worker_id)
     assert member.refresh().lifecycle == Lifecycle.OFFLINE
     return member
+
+
+def incident(world: World, *members: Member) -> Incident:
+    """An open incident of the brake with these workers on its list."""
+    application = tenancy.get_application(world.operator, world.application)
+    made = Incident.objects.create(
+        tenant=world.tenant,
+        application=application,
+        sweep="detect_silent_workers",
+        reason="too_many_silent",
+        opened_at=clock.now(),
+    )
+    made.workers.set([each.row for each in members])
+    return made
 
 
 def expire(held: Held) -> None:

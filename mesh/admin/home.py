@@ -7,6 +7,7 @@ from typing import Any, Final
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 
+from .. import recovery
 from ..models import (
     Attempt,
     Grant,
@@ -86,7 +87,7 @@ def overview(request: HttpRequest) -> Overview:
     attempts = Attempt.objects.filter(worker__tenant_id__in=mine)
     dead = _dead(work)
     stuck_ones = stuck(attempts)
-    runs = list(SweepRun.objects.all()[:20])
+    runs = list(SweepRun.objects.filter(name__in=recovery.SWEEPS))
     return Overview(
         at=now(),
         is_member=bool(mine),
@@ -250,7 +251,8 @@ def _incident_alarm(incident: Incident) -> Alarm:
         "bad",
         "emergency_home",
         f"Brake incident {incident.pk} is open",
-        "Too many workers of one application fell silent at once.",
+        "Too many workers of one application fell silent at once. Look at it; resume if they are"
+        " really gone.",
         list_url(Incident, open="open"),
     )
 

@@ -1,13 +1,17 @@
 """The sweeps' last runs, and the incidents of the brake."""
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.contrib.admin import display as column
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest
 
+from .. import brake, recovery
 from ..models import Incident, SweepRun
-from . import display, filters
+from ..tenancy import Caller
+from . import access, display, filters
+from .acts import Act
 from .base import ConsoleAdmin
 from .display import age, badge, now, page_of, span
 from .pages import Fact, Facts, Page, Table
@@ -23,6 +27,28 @@ _DOES: Final = {
     "prune_history": "removes what is older than its retention",
 }
 _MAX_WORKERS: Final = 200
+
+
+def _resume(caller: Caller, incident: Incident, data: dict[str, Any]) -> object:
+    return brake.resume(caller=caller, incident_id=incident.incident_id, reason=data["reason"])
+
+
+def _why_not_resume(incident: Incident) -> str:
+    if incident.closed_at is not None:
+        return "It is closed: the hold is over."
+    return "It was resumed already." if incident.resumed_at is not None else ""
+
+
+RESUME: Final = Act(
+    "resume",
+    "Resume",
+    "play_arrow",
+    "The brake lets go now: workers of the list that are still silent go offline, and their "
+    "unstarted claims go back.",
+    _resume,
+    _why_not_resume,
+    is_dangerous=True,
+)
 
 
 def lag(run: SweepRun) -> timedelta | None:
@@ -42,6 +68,12 @@ def does(name: str) -> str:
     return _DOES.get(name, "")
 
 
+def _incident_of(run: SweepRun) -> str:
+    if not run.is_held:  # type: ignore[attr-defined]  # annotated with the row
+        return "none"
+    return display.list_of(Incident, "The brake holds", open="open")
+
+
 class SweepAdmin(ConsoleAdmin):
     called = "Sweeps"
     tenant_path = ""
@@ -50,7 +82,23 @@ class SweepAdmin(ConsoleAdmin):
     )
     empty_title = "No sweep has ever run"
     empty_text = "Start the scheduler and its worker, or run: python manage.py sweep all"
-    list_display = ("show_name", "show_status", "show_finished", "show_duration", "show_counts")
+    list_display = (
+        "show_name",
+        "show_status",
+        "show_finished",
+        "show_duration",
+        "show_counts",
+        "show_incident",
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[SweepRun]:
+        """Sweeps there are, each with whether an incident of the person's tenants holds it."""
+        holding = Incident.objects.filter(
+            sweep=OuterRef("name"), closed_at=None, tenant_id__in=access.tenant_ids(request)
+        )
+        rows = super().get_queryset(request).filter(name__in=recovery.SWEEPS)
+        held: QuerySet[SweepRun] = rows.annotate(is_held=Exists(holding))
+        return held
 
     @column(description="Sweep")
     def show_name(self, run: SweepRun) -> str:
@@ -72,6 +120,10 @@ class SweepAdmin(ConsoleAdmin):
     def show_counts(self, run: SweepRun) -> str:
         return display.pairs(run.counts, empty="nothing to do")
 
+    @column(description="Incident")
+    def show_incident(self, run: SweepRun) -> str:
+        return _incident_of(run)
+
     def page(self, request: HttpRequest, row: SweepRun) -> Page:
         """The last run of one sweep."""
         return Page(
@@ -86,6 +138,7 @@ class SweepAdmin(ConsoleAdmin):
                         Fact("Finished", age(row.last_finished_at, absent="never")),
                         Fact("Took", display.milliseconds(row.duration_ms)),
                         Fact("Counts", display.pairs(row.counts, empty="nothing to do")),
+                        Fact("Incident", _incident_of(row)),
                     ],
                 )
             ],
@@ -94,6 +147,7 @@ class SweepAdmin(ConsoleAdmin):
 
 class IncidentAdmin(ConsoleAdmin):
     related = ("tenant", "application")
+    acts = (RESUME,)
     about = "Times when the brake held: too many workers of one application fell silent at once."
     empty_title = "The brake never had to hold"
     empty_text = "An incident opens when more than half of an application's workers fall silent."
@@ -147,9 +201,7 @@ class IncidentAdmin(ConsoleAdmin):
             title=f"Incident {row.pk}",
             badges=[badge("CLOSED" if row.closed_at else "OPEN")],
             sentence=f"The brake held {row.sweep} in {row.application.name}.{length}",
-            notices=[]
-            if row.closed_at
-            else [("bad", "Look at the network and the hosts before the hold is over.")],
+            notices=_notices(row),
             main=[
                 Table(
                     "Workers on the list",
@@ -175,8 +227,20 @@ class IncidentAdmin(ConsoleAdmin):
                         Fact("Application", row.application.name),
                         Fact("Reason", row.reason.replace("_", " ")),
                         Fact("Opened", age(row.opened_at)),
+                        Fact("Resumed", age(row.resumed_at, absent="by nobody")),
+                        *([Fact("Resumed by", row.resumed_by)] if row.resumed_by else []),
+                        *([Fact("Why", row.resume_reason)] if row.resume_reason else []),
                         Fact("Closed", age(row.closed_at, absent="still open")),
                     ],
                 )
             ],
         )
+
+
+def _notices(incident: Incident) -> list[tuple[str, object]]:
+    if incident.closed_at is not None:
+        return []
+    if incident.resumed_at is not None:
+        return [("warn", "It was resumed; workers that other calls hold are taken next.")]
+    hint = "Look at the network and the hosts; if the workers are really gone, resume."
+    return [("bad", hint)]

@@ -3,6 +3,7 @@
 None of them asks the database if the row came with its relations.
 """
 
+from datetime import datetime
 from typing import Any
 
 from ..claims import Claim
@@ -10,7 +11,9 @@ from ..models import (
     Attempt,
     Checkpoint,
     Grant,
+    Incident,
     Result,
+    SweepRun,
     Worker,
     Workload,
     WorkloadEvent,
@@ -175,6 +178,32 @@ def grant(row: Grant, status: str) -> dict[str, Any]:
         "revoked_at": row.revoked_at,
         "revoked_by": row.revoked_by,
         "revoke_reason": row.revoke_reason,
+    }
+
+
+def incident(row: Incident) -> dict[str, Any]:
+    return {
+        "incident_id": row.incident_id,
+        "sweep": row.sweep,
+        "application": row.application.name,
+        "opened_at": row.opened_at,
+        "workers": [each.worker_id for each in row.listed],  # type: ignore[attr-defined]  # read with it
+        "resumed_at": row.resumed_at,
+        "resumed_by": row.resumed_by,
+        "reason": row.resume_reason,
+    }
+
+
+def sweep(row: SweepRun, holding: Incident | None, at: datetime) -> dict[str, Any]:
+    last = row.last_finished_at
+    return {
+        "name": row.name,
+        "last_started_at": row.last_started_at,
+        "last_finished_at": last,
+        "duration_ms": row.duration_ms,
+        "counts": row.counts,
+        "lag_ms": None if last is None else max(round((at - last).total_seconds() * 1_000), 0),
+        "incident": None if holding is None else incident(holding),
     }
 
 

@@ -52,6 +52,10 @@ class Reasoned(Body):
     reason = Reason()
 
 
+class Resume(Body):
+    reason = Text(_MAX_REASON)
+
+
 class Capacity(Body):
     concurrency = Int32()
 

@@ -22,6 +22,7 @@ EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
     bodies.Place: {},
     bodies.Retry: {"extra_attempts": 1, "reason": "the file is there now"},
     bodies.Reasoned: {"reason": "maintenance"},
+    bodies.Resume: {"reason": "the hosts are really gone"},
     bodies.Register: {
         "contract_version": 1,
         "tenant": "acme",

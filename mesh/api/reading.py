@@ -5,12 +5,23 @@ from typing import Final, TypeVar
 from django.db.models import Model, Prefetch, QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
+from .. import recovery
 from ..errors import DomainError
-from ..models import Attempt, Checkpoint, Grant, Role, Worker, Workload
+from ..models import (
+    Attempt,
+    Checkpoint,
+    Grant,
+    Incident,
+    Role,
+    SweepRun,
+    Worker,
+    Workload,
+)
 from ..models.scope import TenantQuerySet
 from ..tenancy import Caller
 
 MAX_EMBEDDED: Final = 200
+MAX_LISTED: Final = 1_000
 _MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
 Row = TypeVar("Row", bound=Model)
 
@@ -105,6 +116,28 @@ def grants(caller: Caller) -> "QuerySet[Grant]":
 def grant(caller: Caller, grant_id: str) -> Grant:
     caller.require(Role.ADMIN)
     return _one(_grants(), caller, "GRANT", grant_id=grant_id)
+
+
+def incidents(caller: Caller) -> "QuerySet[Incident]":
+    """The incidents that the caller may list, each with the first of its workers."""
+    caller.require(Role.VIEWER)
+    listed = Worker.objects.only("worker_id").order_by("pk")[:MAX_LISTED]
+    return (
+        Incident.objects.visible_to(caller)
+        .select_related("application")
+        .prefetch_related(Prefetch("workers", queryset=listed, to_attr="listed"))
+    )
+
+
+def sweeps(caller: Caller) -> list[tuple[SweepRun, Incident | None]]:
+    """Every sweep in the order of its name, with the open incident of the tenant that holds it."""
+    caller.require(Role.VIEWER)
+    names = sorted(recovery.SWEEPS)
+    runs = {each.name: each for each in SweepRun.objects.filter(name__in=names)}
+    standing = incidents(caller).filter(closed_at__isnull=True)
+    newest = standing.order_by("sweep", "-pk").distinct("sweep")
+    holding = {each.sweep: each for each in newest}
+    return [(runs.get(name) or SweepRun(name=name), holding.get(name)) for name in names]
 
 
 def _workers() -> "TenantQuerySet[Worker]":

@@ -276,6 +276,31 @@ class Issued(Shape):
     token = Text(help_text="The signed grant (JWS), sent only here.")
 
 
+class Incident(Shape):
+    incident_id = Text()
+    sweep = Text()
+    application = Text()
+    opened_at = Time()
+    workers = TextList(help_text="Ids of the workers it listed; at most 1 000 are told.")
+    resumed_at = Time(allow_null=True)
+    resumed_by = Text()
+    reason = Text(help_text="Why it was resumed; empty until then.")
+
+
+class Sweep(Shape):
+    name = Text()
+    last_started_at = Time(allow_null=True)
+    last_finished_at = Time(allow_null=True)
+    duration_ms = Integer(allow_null=True)
+    counts = Object(help_text="What the last finished pass did, by outcome.")
+    lag_ms = Integer(allow_null=True, help_text="Time since the last finished pass; null: never.")
+    incident = Incident(allow_null=True)
+
+
+class Sweeps(Shape):
+    results = Sweep(many=True)
+
+
 class Key(Shape):
     kty = Text()
     crv = Text()
@@ -305,3 +330,4 @@ AttemptPage = page_of(Attempt)
 CheckpointPage = page_of(Checkpoint)
 EventPage = page_of(Event)
 GrantPage = page_of(Grant)
+IncidentPage = page_of(Incident)

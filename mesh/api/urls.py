@@ -3,7 +3,7 @@
 from django.urls import URLPattern, URLResolver, include, path, register_converter
 from django.urls.converters import StringConverter
 
-from .views import claims, documents, grants, workers, workloads
+from .views import claims, documents, grants, sweeps, workers, workloads
 
 
 class AnyText(StringConverter):
@@ -42,6 +42,9 @@ _V1: list[URLPattern | URLResolver] = [
     path("grants/<any:grant_id>/delegate", grants.Delegate.as_view()),
     path("grants/<any:grant_id>/revoke", grants.Revoke.as_view()),
     path("grants/<any:grant_id>", grants.Grant.as_view()),
+    path("sweeps", sweeps.Sweeps.as_view()),
+    path("incidents", sweeps.Incidents.as_view()),
+    path("incidents/<any:incident_id>/resume", sweeps.Resume.as_view()),
     path("schema", documents.Schema.as_view(), name="api-schema"),
     path("docs", documents.Docs.as_view(), name="api-docs"),
 ]

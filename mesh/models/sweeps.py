@@ -29,7 +29,7 @@ class Incident(models.Model):
     Its workers are taken offline when its hold is over, if they are still silent then.
     """
 
-    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="incidents")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="incidents", db_index=False)
     application = models.ForeignKey(Application, models.PROTECT, related_name="incidents")
     sweep = models.CharField(max_length=64)
     reason = models.CharField(max_length=64)
@@ -50,8 +50,13 @@ class Incident(models.Model):
                 fields=["application"],
                 condition=models.Q(closed_at__isnull=True),
                 name="open_incidents",
-            )
+            ),
+            models.Index(fields=["tenant", "-id"], name="incidents_of_a_tenant"),
         ]
 
     def __str__(self) -> str:
         return f"incident {self.pk}"
+
+    @property
+    def incident_id(self) -> str:
+        return f"incident_{self.pk}"

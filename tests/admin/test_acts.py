@@ -340,3 +340,18 @@ def test_buttons_of_a_workload_foretell_the_answer(
 ) -> None:
     on = None if state == State.READY else rows.worker(application, active=1)
     _foretold(operator, rows.workload(application, state, on), act)
+
+
+def test_an_incident_is_resumed_with_person_and_reason(
+    operator: Client, viewer: Client, application: Application
+) -> None:
+    worker = rows.worker(application, last_seen_at=rows.ago(minutes=2))
+    incident = rows.incident(application, worker)
+    assert do(viewer, "resume", incident).status_code == 403
+    answer = do(operator, "resume", incident)
+    assert "1 done, 0 refused" in said(answer)[0]
+    incident.refresh_from_db()
+    assert (incident.resumed_by, incident.resume_reason) == ("human:ben", "kernel update")
+    worker.refresh_from_db()
+    assert worker.lifecycle == Lifecycle.OFFLINE
+    assert "It is closed" in answer.content.decode()

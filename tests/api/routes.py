@@ -15,7 +15,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from mesh import clock
 from mesh.api.renderers import at
 from mesh.models import Role
-from tests.factories import CAPABILITY, REGISTRAR, Held, Member, World, name, offline
+from tests.factories import CAPABILITY, REGISTRAR, Held, Member, World, incident, name, offline
 
 WORKER: Final = "worker"
 OPEN: Final = "open"
@@ -279,6 +279,15 @@ ROUTES: Final = (
         "admin",
         lambda world: _on_grant(world, "/revoke", {"reason": "r"}),
         "GRANT",
+    ),
+    Route("GET", "sweeps", "viewer", lambda world: Call("sweeps")),
+    Route("GET", "incidents", "viewer", lambda world: Call("incidents")),
+    Route(
+        "POST",
+        "incidents/<any:incident_id>/resume",
+        "operator",
+        lambda world: Call(f"incidents/{incident(world).incident_id}/resume", {"reason": "r"}),
+        "INCIDENT",
     ),
     Route("GET", "schema", OPEN, lambda world: Call("schema")),
     Route("GET", "docs", OPEN, lambda world: Call("docs")),

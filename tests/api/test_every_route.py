@@ -16,6 +16,8 @@ from .routes import OPEN, ROUTES, WORKER, Call, Route, served
 RANK = ["viewer", "operator", "admin"]
 ON_ROWS = [each for each in ROUTES if each.noun]
 BAD_IDS = ["nothing", "a" * 201, "a%20b", "a%2Fb", "%00", "%0A", "..%2f..", "%ff", "é", "'"]
+# Rows of the server itself, which every tenant sees; what is in them of a tenant has own tests.
+SHARED = {"sweeps"}
 CLOSED = [each for each in ROUTES if each.needs != OPEN]
 
 
@@ -102,7 +104,7 @@ def test_a_list_shows_nothing_of_another_tenant(
     answer = make_call(route, made, secret)
     assert answer.status == 200
     assert world.tenant.name not in answer.text
-    if route.needs != OPEN:
+    if route.needs != OPEN and route.pattern not in SHARED:
         assert answer.json["results"] == []
 
 

@@ -11,7 +11,7 @@ from django.core import signing
 
 from mesh.api import reading
 from mesh.models import Attempt, Role, State
-from tests.factories import World, in_state, offline
+from tests.factories import World, in_state, incident, offline
 
 from .client import Answer, assert_refused, get
 
@@ -35,6 +35,7 @@ LISTS: dict[str, tuple[str, Callable[[World], str]]] = {
     "workers": ("worker_id", lambda world: world.registered().worker_id),
     "workloads": ("workload_id", lambda world: world.workload().workload_id),
     "grants": ("grant_id", lambda world: world.grant()[0].grant_id),
+    "incidents": ("incident_id", lambda world: incident(world).incident_id),
 }
 
 
