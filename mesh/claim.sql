@@ -1,45 +1,11 @@
--- Gives up to `slots` claimable workloads to one locked worker, in one statement: pick, move, insert
--- the attempts and their events, and return all that the claims answer tells.
+-- Gives claimable workloads to one locked worker, in one statement: pick, move, insert the attempts
+-- and their events, and return all that the claims answer tells.
 --
--- Picking looks at requirements, not at workloads: for each requirement in the worker's eligible
--- set the first few rows of the ready index, merged in the order priority, creation, id. More
--- candidates are taken than slots, because neighbours skip each other's locked rows; `seen` tells
--- whether it is worth asking again. With `workload` set, only that one is considered (place).
--- `for no key update` looks at a row again once it is locked, so what another claim took is left
--- out. Rows beyond `max_bytes` of input and checkpoint together stay for the next call, but for the
--- first `at_least`; `found` tells how many could have been had.
-with eligible as (
-    select unnest(requirement_ids) as requirement_id
-    from mesh_eligibleset
-    where worker_id = %(worker)s and %(workload)s::bigint is null
-),
-candidates as materialized (
-    (
-        select ready.id, ready.priority, ready.created_at
-        from eligible
-        cross join lateral (
-            select w.id, w.priority, w.created_at
-            from mesh_workload w
-            where w.requirement_id = eligible.requirement_id and w.claimable
-            order by w.priority desc, w.created_at, w.id
-            limit %(look)s
-        ) as ready
-        order by ready.priority desc, ready.created_at, ready.id
-        limit %(look)s
-    )
-    union all
-    select id, priority, created_at from mesh_workload
-    where id = %(workload)s::bigint and claimable
-),
-locked as materialized (
-    select w.id, w.priority, w.created_at, w.input_bytes, w.checkpoint_bytes
-    from candidates c
-    join mesh_workload w on w.id = c.id
-    where w.claimable
-    order by c.priority desc, c.created_at, c.id
-    limit %(slots)s
-    for no key update of w skip locked
-),
+-- The picking is the one part that differs: `claim_next.sql` for a pull that counts slots alone,
+-- `claim_chosen.sql` where the work was chosen before. It names the `candidates` and those of them
+-- that could be `locked`; `seen` and `found` tell how many. Rows beyond `max_bytes` of input and
+-- checkpoint together stay for the next call, but for the first `at_least`.
+with {picking},
 picked as (
     select id from (
         select
@@ -67,12 +33,14 @@ moved as (
 tried as (
     insert into mesh_attempt (
         uid, workload_id, worker_id, incarnation, number, fencing_token, is_placed, status,
-        lease_ms, claimed_at, expires_at, heartbeat_timeout_ms, deadline_at,
+        pool_id, lease_ms, claimed_at, expires_at, heartbeat_timeout_ms, deadline_at,
         report_step, report_digest
     )
     select
         gen_random_uuid(), id, %(worker)s, %(incarnation)s, attempt_count, fencing_token,
-        %(is_placed)s, 'CLAIMED', %(lease_ms)s, %(at)s,
+        %(is_placed)s, 'CLAIMED',
+        (select r.pool_id from mesh_requirement r where r.id = moved.requirement_id),
+        %(lease_ms)s, %(at)s,
         %(at)s::timestamptz + %(lease_ms)s * interval '1 ms',
         (timeouts ->> 'heartbeat_ms')::bigint,
         %(at)s::timestamptz + (timeouts ->> 'claim_ms')::bigint * interval '1 ms', '', ''
@@ -97,6 +65,7 @@ select
     (select count(*) from candidates) as seen,
     (select count(*) from locked) as found,
     moved.input_bytes + moved.checkpoint_bytes as bytes,
+    moved.requirement_id,
     tried.uid,
     tried.fencing_token,
     tried.number,

@@ -1,5 +1,5 @@
 -- What a claim by one locked worker must know, read after the lock: the time, the grant, how far
--- the worker's eligible set is worked out. Up to 500 due rows of its application are promoted on
+-- the worker's eligible set is worked out, whether more than slots must be counted. Up to 500 due rows of its application are promoted on
 -- the way, so that work becomes claimable at the very boundary also when the sweep is late.
 with clock as materialized (
     select coalesce(%(fixed)s::timestamptz, clock_timestamp()) as at
@@ -24,6 +24,13 @@ select
     a.requirement_epoch,
     e.epoch,
     e.upto_number,
+    cardinality(e.bounded_ids) > 0 as has_bounds,
+    exists (
+        select 1 from mesh_pause p
+        where p.application_id = %(application)s
+            and p.lifted_at is null and (p.until is null or p.until > clock.at)
+    ) as has_pause,
+    (select t.max_live_claims from mesh_tenant t where t.id = a.tenant_id) as max_live_claims,
     exists (
         select 1 from mesh_attempt t
         where t.worker_id = %(worker)s and t.status = 'CLAIMED' and t.is_placed

@@ -18,8 +18,8 @@ from django.db import transaction
 from . import clock, locking, outcomes, statements, workers, workloads
 from .canonical import digest, size
 from .changes import Changes
-from .claims import lease_length, require_worker
 from .errors import DomainError
+from .giving import lease_length, require_worker
 from .models import (
     STARTED_STATES,
     Attempt,

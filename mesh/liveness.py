@@ -16,8 +16,8 @@ from typing import Final
 from django.db import transaction
 
 from . import clock, leases, locking, workers
-from .claims import Claim, require_worker, unstarted
 from .errors import DomainError
+from .giving import Claim, require_worker, unstarted
 from .models import (
     Attempt,
     AttemptStatus,

@@ -9,7 +9,7 @@ A call that starts from a workload learns its worker without a lock, locks the w
 workload, and looks again; if the work changed hands meanwhile, it tries anew, at most three times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from psycopg_pool import PoolTimeout, TooManyRequests
 
 from . import statements
 from .errors import DomainError
-from .models import Attempt, Worker, Workload
+from .models import Attempt, Pool, Worker, Workload
 
 _TRIES: Final = 3
 _RETRY_AFTER_MS: Final = 500
@@ -87,6 +87,20 @@ def read_claim(uid: str, tenant_id: int) -> Attempt | None:
     """The attempt of that uid with its workload, neither locked."""
     row = statements.first(_READ_CLAIM, {"uid": uid, "tenant": tenant_id})
     return None if row is None else _claim(row)
+
+
+def lock_pools(application_pk: int, pool_ids: Collection[str]) -> list[Pool]:
+    """Lock those of these pools that have a limit, in the order of their keys.
+
+    The caller has locked a worker. Claims of pools without a limit do not wait for each other.
+    """
+    if not pool_ids:
+        return []
+    locked = Pool.objects.select_for_update(of=("self",), no_key=True)
+    limited = locked.filter(
+        application_id=application_pk, pool_id__in=pool_ids, max_concurrency__isnull=False
+    )
+    return list(limited.order_by("pk"))
 
 
 def lock_workload(pk: int) -> Workload | None:

@@ -1,19 +1,21 @@
 """The pure choice of a worker: candidates in, ranked answer with reasons out; no queries.
 
 Every failed test has its own reason, so that an operator can be told why a worker was not chosen.
-The tests that depend only on what the work needs and what the worker is (`lasting_reasons`) are
-worked out when either changes; the others (`passing_reasons`) change from moment to moment.
+The tests that depend only on what the work needs, what the worker is and the pool that the work
+names (`lasting_reasons`) are worked out when any of these changes; the others change from moment
+to moment. What they ask besides the rows of the two is read before (`mesh.capacity`) and handed in
+as `Around`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from .models import Grant, GrantStatus, Health, Requirement, Worker
 from .models.workers import PLACEABLE
 
-# In the order in which they are shown.
+# In the order in which they are shown; the last one is of the work, not of the worker.
 REASONS: Final = (
     "TENANT",
     "LIFECYCLE",
@@ -23,8 +25,46 @@ REASONS: Final = (
     "KIND",
     "LABEL",
     "ANTI_AFFINITY",
+    "POOL",
+    "POOL_CAPACITY",
+    "RESOURCES",
     "GRANT",
+    "PAUSED",
 )
+RESOURCES: Final = ("cpu_millis", "memory_bytes", "disk_bytes", "gpu_count")
+
+# Amounts by the names in `RESOURCES`; what is not named is not declared.
+Amounts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """A pool as placement looks at it: its tests, and who (by key) has a place in it."""
+
+    capabilities: frozenset[str]
+    required_labels: Mapping[str, str]
+    members: Container[int]
+
+    def counts(self, worker: Worker) -> bool:
+        """Whether the worker is a member that passes the pool's own tests."""
+        return (
+            worker.pk in self.members
+            and self.capabilities <= set(worker.granted_capabilities)
+            and self.required_labels.items() <= worker.labels.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a judgement of work for workers must know besides the rows of the two."""
+
+    # The pool that the work names; None where it names none, or one that does not exist.
+    pool: PoolRules | None = None
+    # How many more live attempts the pool takes; None is no limit.
+    pool_room: int | None = None
+    # What the live attempts of a worker, by its key, have of its resources.
+    used: Mapping[int, Amounts] = field(default_factory=dict)
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +79,13 @@ class Verdict:
         return not self.reasons
 
 
-def lasting_reasons(requirement: Requirement, worker: Worker) -> tuple[str, ...]:
-    """Why this worker can never take such work as the two now stand; empty if it can."""
+def lasting_reasons(
+    requirement: Requirement, worker: Worker, pool: PoolRules | None = None
+) -> tuple[str, ...]:
+    """Why this worker can never take such work as things now stand; empty if it can.
+
+    `pool` is the one that the work names; None is nobody's, so work that names one is not taken.
+    """
     kinds = worker.workload_kinds
     failed = {
         "TENANT": worker.application_id != requirement.application_id,
@@ -48,6 +93,7 @@ def lasting_reasons(requirement: Requirement, worker: Worker) -> tuple[str, ...]
         "KIND": bool(kinds) and requirement.definition_id not in kinds,
         "LABEL": not requirement.required_labels.items() <= worker.labels.items(),
         "ANTI_AFFINITY": bool(requirement.anti_affinity.items() & worker.labels.items()),
+        "POOL": bool(requirement.pool_id) and not (pool and pool.counts(worker)),
     }
     return tuple(reason for reason, is_failed in failed.items() if is_failed)
 
@@ -64,9 +110,42 @@ def passing_reasons(worker: Worker, grant: Grant, at: datetime) -> tuple[str, ..
     return tuple(reason for reason, is_failed in failed.items() if is_failed)
 
 
-def judge(requirement: Requirement, worker: Worker, grant: Grant, at: datetime) -> Verdict:
+def counted_reasons(requirement: Requirement, worker: Worker, around: Around) -> tuple[str, ...]:
+    """Why this worker may not take such work at this moment, by what is counted or paused."""
+    used = around.used.get(worker.pk, {})
+    failed = {
+        "POOL_CAPACITY": around.pool_room is not None and around.pool_room < 1,
+        "RESOURCES": not is_within(requirement.resources, left(worker.resource_profile, used)),
+        "PAUSED": around.is_paused,
+    }
+    return tuple(reason for reason, is_failed in failed.items() if is_failed)
+
+
+def left(profile: Amounts, used: Amounts) -> dict[str, int]:
+    """What is left over of the resources that a worker declares."""
+    return {name: amount - used.get(name, 0) for name, amount in profile.items()}
+
+
+def is_within(needed: Amounts, available: Amounts) -> bool:
+    """Whether all that both sides declare is there; a need of nothing always is."""
+    return all(
+        amount <= max(available[name], 0) for name, amount in needed.items() if name in available
+    )
+
+
+def judge(
+    requirement: Requirement,
+    worker: Worker,
+    grant: Grant,
+    at: datetime,
+    around: Around = Around(),  # frozen
+) -> Verdict:
     """All reasons why this worker may not take the work at `at`, in the order of the tests."""
-    found = {*lasting_reasons(requirement, worker), *passing_reasons(worker, grant, at)}
+    found = {
+        *lasting_reasons(requirement, worker, around.pool),
+        *passing_reasons(worker, grant, at),
+        *counted_reasons(requirement, worker, around),
+    }
     return Verdict(worker, tuple(reason for reason in REASONS if reason in found))
 
 

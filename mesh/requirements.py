@@ -10,18 +10,25 @@ without open work are put to rest (`number` null, the application's epoch rises,
 set of the application is worked out anew); if none is, new kinds of work are refused.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 
-from . import placement
+from . import candidates, placement
 from .canonical import digest
 from .errors import DomainError
 from .models import ENDED_STATES, Application, EligibleSet, Requirement, Worker, Workload
 
 MAX_IN_USE: Final = 5_000
+_UNKNOWN: Final[Mapping[str, Any]] = {
+    "requirement_ids": [],
+    "bounded_ids": [],
+    "epoch": -1,
+    "upto_number": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +40,25 @@ class Need:
     required_labels: dict[str, str] = field(default_factory=dict)
     affinity: dict[str, str] = field(default_factory=dict)
     anti_affinity: dict[str, str] = field(default_factory=dict)
+    # None and nothing: any worker, counted by slots alone.
+    pool_id: str | None = None
+    resources: dict[str, int] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
-        """The columns of the row, as equal needs share them."""
+        """The columns of the row, as equal needs share them.
+
+        Pool and resources are named only where asked for: needs without them have the digests that
+        they had before there were any.
+        """
+        amounts = {name: amount for name, amount in self.resources.items() if amount}
+        bounds = {"pool_id": self.pool_id, "resources": amounts}
         return {
             "definition_id": self.definition_id,
             "capabilities": sorted(set(self.capabilities)),
             "required_labels": self.required_labels,
             "affinity": self.affinity,
             "anti_affinity": self.anti_affinity,
+            **{name: each for name, each in bounds.items() if each},
         }
 
 
@@ -65,25 +82,34 @@ def keep_in_use(*, workload_pk: int) -> None:
     """
     requirement = Requirement.objects.select_related("application").get(workloads=workload_pk)
     if _pinned(requirement.application_id, requirement.digest) is None:
-        locked = _lock(requirement.application)
+        locked = lock_application(requirement.application_id)
         requirement.refresh_from_db(fields=["number"])
         if requirement.number is None:
             _number(locked, requirement)
 
 
 def refresh(worker: Worker, application: Application) -> EligibleSet:
-    """Bring a locked worker's eligible set up to date with its application's requirements."""
-    eligible = EligibleSet.objects.filter(worker=worker).first() or EligibleSet(worker=worker)
-    known = eligible.requirement_ids
-    if eligible.epoch != application.requirement_epoch:
-        known, eligible.upto_number = [], 0
+    """Bring a locked worker's eligible set up to date; it is locked until the transaction ends.
+
+    The lock comes before requirements and pools are read: a change of a pool waits for it or has
+    been seen, and is never written over by what was read before it.
+    """
+    locked = EligibleSet.objects.select_for_update(of=("self",), no_key=True)
+    eligible = locked.filter(worker=worker).first() or EligibleSet(worker=worker, epoch=-1)
+    is_current = eligible.epoch == application.requirement_epoch
+    if is_current and eligible.upto_number == application.requirement_number:
+        return eligible
+    if not is_current:
+        eligible.requirement_ids, eligible.bounded_ids, eligible.upto_number = [], [], 0
     newer = Requirement.objects.filter(
         application=application,
         number__gt=eligible.upto_number,
         number__lte=application.requirement_number,
     )
-    fitting = [each.pk for each in newer if not placement.lasting_reasons(each, worker)]
-    eligible.requirement_ids = sorted({*known, *fitting})
+    fitting = _fitting(worker, list(newer))
+    bounded = [each.pk for each in fitting if each.pool_id or each.resources]
+    eligible.requirement_ids = sorted({*eligible.requirement_ids, *(each.pk for each in fitting)})
+    eligible.bounded_ids = sorted({*eligible.bounded_ids, *bounded})
     eligible.epoch = application.requirement_epoch
     eligible.upto_number = application.requirement_number
     eligible.save()
@@ -92,9 +118,35 @@ def refresh(worker: Worker, application: Application) -> EligibleSet:
 
 def forget(worker: Worker) -> None:
     """Have the eligible set worked out anew at the next claim: the worker itself changed."""
-    EligibleSet.objects.update_or_create(
-        worker=worker, defaults={"requirement_ids": [], "epoch": -1, "upto_number": 0}
-    )
+    EligibleSet.objects.update_or_create(worker=worker, defaults=_UNKNOWN)
+
+
+def forget_all(worker_pks: Collection[int]) -> None:
+    """The same for these workers, which nobody has locked: a pool of theirs changed.
+
+    Locks their eligible sets in the order of the workers, and waits for claims under way.
+    """
+    locked = EligibleSet.objects.select_for_update(of=("self",), no_key=True)
+    held = locked.filter(worker_id__in=worker_pks).order_by("worker_id")
+    pks = list(held.values_list("worker_id", flat=True))
+    EligibleSet.objects.filter(worker_id__in=pks).update(**_UNKNOWN)
+
+
+def lock_application(application_pk: int) -> Application:
+    """Lock the application row: no new requirement, no other change of pools meanwhile.
+
+    Comes before any lock of a worker, pool or workload.
+    """
+    return Application.objects.select_for_update(of=("self",), no_key=True).get(pk=application_pk)
+
+
+def _fitting(worker: Worker, newer: list[Requirement]) -> list[Requirement]:
+    pools = candidates.pools_of(worker, {each.pool_id for each in newer if each.pool_id})
+    return [
+        each
+        for each in newer
+        if not placement.lasting_reasons(each, worker, pools.get(each.pool_id))
+    ]
 
 
 def _pinned(application_pk: int, content_digest: str) -> Requirement | None:
@@ -117,7 +169,7 @@ def _pinned(application_pk: int, content_digest: str) -> Requirement | None:
 
 
 def _take_into_use(application: Application, content: dict[str, Any]) -> Requirement:
-    locked = _lock(application)
+    locked = lock_application(application.pk)
     requirement, _ = Requirement.objects.get_or_create(
         application=locked, digest=digest(content), defaults=content
     )
@@ -162,7 +214,3 @@ def _without_open_work(requirements: QuerySet[Requirement]) -> QuerySet[Requirem
 
 def _in_use(application: Application) -> QuerySet[Requirement]:
     return Requirement.objects.filter(application=application, number__isnull=False)
-
-
-def _lock(application: Application) -> Application:
-    return Application.objects.select_for_update(of=("self",), no_key=True).get(pk=application.pk)

@@ -13,8 +13,19 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
 
-from mesh import claims, clock, grants, intake, leases, liveness, settlement, tenancy, workloads
-from mesh.claims import Claim
+from mesh import (
+    claims,
+    clock,
+    grants,
+    intake,
+    leases,
+    liveness,
+    placing,
+    settlement,
+    tenancy,
+    workloads,
+)
+from mesh.giving import Claim
 from mesh.models import (
     Attempt,
     Grant,
@@ -213,7 +224,7 @@ class World:
         """Work that a worker claimed and did not start."""
         row = self.workload(**members)
         holder = worker or self.worker()
-        given = claims.place(
+        given = placing.place(
             caller=self.operator, workload_id=row.workload_id, worker_id=holder.worker_id
         )
         return Held(row, holder, given)

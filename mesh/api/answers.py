@@ -6,7 +6,7 @@ None of them asks the database if the row came with its relations.
 from datetime import datetime
 from typing import Any
 
-from ..claims import Claim
+from ..giving import Claim
 from ..models import (
     Attempt,
     Checkpoint,

@@ -8,7 +8,7 @@ import pytest
 from django.apps import apps
 from django.db.models import Model
 
-from mesh import claims, grants, leases, liveness, recovery, settlement, workers, workloads
+from mesh import claims, grants, leases, liveness, placing, recovery, settlement, workers, workloads
 from mesh.models import AttemptStatus, Grant, State, Worker, Workload, WorkloadEvent
 from mesh.models.enums import Lifecycle
 from tests.factories import CAPABILITY, Held, World
@@ -113,7 +113,7 @@ def test_08_not_before_is_exact_to_the_boundary(world: World, clock: Clock) -> N
     clock.to(NOON + ms(500) - MICRO)
     assert worker.claim() == []
     with refused("WORKLOAD_NOT_YET_ELIGIBLE"):
-        claims.place(caller=world.operator, workload_id=work.workload_id)
+        placing.place(caller=world.operator, workload_id=work.workload_id)
     clock.to(NOON + ms(500))
     assert [each.workload_id for each in worker.claim()] == [work.workload_id]
 
@@ -124,10 +124,10 @@ def test_09_a_second_claimant_is_told_not_ready_and_no_time_code(
     world.worker()
     work = world.workload(not_before=NOON + ms(500))
     clock.to(NOON + ms(500))
-    claims.place(caller=world.operator, workload_id=work.workload_id)
+    placing.place(caller=world.operator, workload_id=work.workload_id)
     clock.to(NOON)
     with refused("WORKLOAD_NOT_READY"):
-        claims.place(caller=world.operator, workload_id=work.workload_id)
+        placing.place(caller=world.operator, workload_id=work.workload_id)
 
 
 def test_10_an_old_workers_completion_is_stale_then_invalid_and_one_attempt_succeeds(
@@ -184,7 +184,7 @@ def test_14_no_operation_reaches_another_tenant(world: World) -> None:
     attempts: list[tuple[str, Any, dict[str, Any]]] = [
         ("WORKLOAD_NOT_FOUND", workloads.cancel, {"workload_id": work.workload_id}),
         ("WORKLOAD_NOT_FOUND", workloads.retry, {"workload_id": work.workload_id}),
-        ("WORKLOAD_NOT_FOUND", claims.place, {"workload_id": work.workload_id}),
+        ("WORKLOAD_NOT_FOUND", placing.place, {"workload_id": work.workload_id}),
         ("WORKER_NOT_FOUND", workers.drain, {"worker_id": mine.worker_id}),
         ("WORKER_NOT_FOUND", workers.remove, {"worker_id": mine.worker_id}),
     ]

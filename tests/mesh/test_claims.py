@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, locking, settlement, tenancy, workers
+from mesh import claims, giving, locking, placing, settlement, tenancy, workers
 from mesh.errors import DomainError
 from mesh.models import Attempt, Grant, Role, State, Worker, Workload
 from tests.factories import Member, World, in_state, offline
@@ -22,7 +22,7 @@ def pull(worker: Member, maximum: int = 1, lease_ms: int | None = None) -> claim
 
 
 def place(world: World, work: Workload, worker: Member | None = None, **members: Any) -> Any:
-    return claims.place(
+    return placing.place(
         caller=world.operator,
         workload_id=work.workload_id,
         worker_id=None if worker is None else worker.worker_id,
@@ -90,7 +90,7 @@ def test_higher_priority_goes_first_then_the_older_then_the_lower_key(
 
 
 def test_urgent_work_behind_much_other_work_goes_first(world: World, clock: Clock) -> None:
-    for _ in range(claims._look(1)):
+    for _ in range(giving.look_for(1)):
         world.workload()
     clock.pass_(ms(1))
     urgent = world.workload(priority=1)
@@ -376,20 +376,20 @@ def test_place_that_waited_behind_another_looks_at_the_work_before_the_worker(
 
     def come_second(pk: int) -> Worker:
         monkeypatch.setattr(locking, "lock_worker", lock_worker)
-        claims.place(**asked)
+        placing.place(**asked)
         return lock_worker(pk)
 
     monkeypatch.setattr(locking, "lock_worker", come_second)
     with pytest.raises(DomainError, match="WORKLOAD_NOT_READY"):
-        claims.place(**asked)
+        placing.place(**asked)
 
 
 def test_place_needs_an_operator_and_work_of_its_tenant(world: World) -> None:
     work = world.workload()
     with refused("PERMISSION_DENIED"):
-        claims.place(caller=world.caller(Role.VIEWER), workload_id=work.workload_id)
+        placing.place(caller=world.caller(Role.VIEWER), workload_id=work.workload_id)
     with refused("WORKLOAD_NOT_FOUND"):
-        claims.place(caller=World().operator, workload_id=work.workload_id)
+        placing.place(caller=World().operator, workload_id=work.workload_id)
 
 
 def test_place_on_a_worker_of_another_tenant_finds_none(world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, leases, recovery, settlement, workers, workloads
+from mesh import leases, placing, recovery, settlement, workers, workloads
 from mesh.models import Attempt, AttemptStatus, Checkpoint, Grant, State, SweepRun, Worker
 from tests.factories import Held, World
 from tests.mesh.checks import MICRO, NOON, Clock, counted, events, ms, refused, unchanged
@@ -61,7 +61,7 @@ def give_away(world: World, held: Held, clock: Clock) -> Held:
     clock.pass_(ms(60_000))
     recovery.run("promote_due")
     other = world.worker()
-    given = claims.place(
+    given = placing.place(
         caller=world.operator,
         workload_id=held.workload.workload_id,
         worker_id=other.worker_id,

@@ -310,7 +310,7 @@ def test_an_answer_reads_no_more_inputs_than_it_may_hold(
 ) -> None:
     worker = world.worker()
     first, *_ = (world.claimed(worker, input="x" * 100) for _ in range(3))
-    monkeypatch.setattr("mesh.claims.MAX_ANSWER_BYTES", 150)
+    monkeypatch.setattr("mesh.giving.MAX_ANSWER_BYTES", 150)
     with counted() as queries:
         told = beat(worker).assigned_claims
     assert [each.claim_id for each in told] == [first.claim.claim_id]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, liveness, settlement, tenancy, workers
+from mesh import liveness, placing, settlement, tenancy, workers
 from mesh.models import AttemptStatus, Grant, Role, State, Worker, WorkerEvent
 from mesh.registration import Registered
 from tests.factories import CAPABILITY, Held, Member, World, name, offline
@@ -422,7 +422,7 @@ def test_a_removed_worker_is_no_candidate(world: World) -> None:
     workers.remove(caller=world.operator, worker_id=worker.worker_id)
     work = world.workload()
     with refused("MESH_NO_ELIGIBLE_WORKER") as caught:
-        claims.place(caller=world.operator, workload_id=work.workload_id)
+        placing.place(caller=world.operator, workload_id=work.workload_id)
     assert caught.value.facts["counts"] == {}
 
 

@@ -24,6 +24,7 @@ from mesh import (
     invariants,
     leases,
     liveness,
+    placing,
     recovery,
     settlement,
     workers,
@@ -292,7 +293,7 @@ class MeshMachine(RuleBasedStateMachine):
         man = None if named is None else men[named % len(men)]
         given, answer = self.both(
             lambda: self.model.place(work, man),
-            lambda: claims.place(
+            lambda: placing.place(
                 caller=self.world.operator,
                 workload_id=work.workload_id,
                 worker_id=None if man is None else man.worker_id,

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 
-from mesh import claims, leases, locking, revocations, workers, workloads
-from mesh.claims import Claim, Claims
+from mesh import claims, giving, leases, locking, placing, revocations, workers, workloads
+from mesh.claims import Claims
+from mesh.giving import Claim
 from mesh.models import Attempt, Grant, Lifecycle, State, Worker
 from tests.factories import Member, World
 
@@ -85,7 +86,7 @@ def test_a_workload_that_a_neighbour_looks_at_is_skipped_and_the_next_one_taken(
 
 def test_a_claim_that_cancel_was_faster_than_takes_nothing(world: World) -> None:
     work, member = world.workload(), world.worker()
-    with Gate(claims, "_run") as gate:
+    with Gate(giving, "_run") as gate:
         asking = Actor(partial(_ask, member))
         gate.wait_for_arrival()
         workloads.cancel(caller=world.operator, workload_id=work.workload_id)
@@ -97,7 +98,7 @@ def test_a_claim_that_cancel_was_faster_than_takes_nothing(world: World) -> None
 
 def test_a_cancel_that_waits_for_a_claim_asks_its_worker(world: World) -> None:
     work, member = world.workload(), world.worker()
-    with Gate(claims, "_run", after=True) as gate:
+    with Gate(giving, "_run", after=True) as gate:
         asking = Actor(partial(_ask, member))
         gate.wait_for_arrival()
         cancel = Actor(
@@ -165,7 +166,7 @@ def test_place_and_claim_give_the_same_work_once(world: World) -> None:
     for _ in range(6):
         work, asks, placed = world.workload(), world.worker(), world.worker()
         place = partial(
-            claims.place,
+            placing.place,
             caller=world.operator,
             workload_id=work.workload_id,
             worker_id=placed.worker_id,
@@ -184,7 +185,7 @@ def test_place_and_claim_on_one_worker_share_its_last_slot(world: World, place_f
     world.workload(priority=1)  # what a pull takes, so that the named work stays READY
     member = world.worker(concurrency=1)
     place = partial(
-        claims.place,
+        placing.place,
         caller=world.operator,
         workload_id=named.workload_id,
         worker_id=member.worker_id,
@@ -213,7 +214,7 @@ def test_place_passes_over_a_locked_worker(world: World) -> None:
     best, other = world.worker(concurrency=9), world.worker(concurrency=2)
     with hold(best.row):
         placed = Actor(
-            partial(claims.place, caller=world.operator, workload_id=work.workload_id)
+            partial(placing.place, caller=world.operator, workload_id=work.workload_id)
         ).value()
     assert placed.worker_id == other.worker_id
 
@@ -224,7 +225,7 @@ def test_place_tells_that_five_workers_were_locked_and_holds_none_of_them(world:
     tried = [each.row for each in sorted(members, key=lambda each: each.worker_id)[:5]]
     with hold(*tried):
         refused = Actor(
-            partial(claims.place, caller=world.operator, workload_id=work.workload_id)
+            partial(placing.place, caller=world.operator, workload_id=work.workload_id)
         ).end()
     assert codes([refused]) == ["MESH_NO_ELIGIBLE_WORKER"]
     assert getattr(refused, "facts", {})["busy"] == 5
@@ -234,9 +235,9 @@ def test_place_tells_that_five_workers_were_locked_and_holds_none_of_them(world:
 def test_place_gives_back_the_lock_of_each_worker_that_it_did_not_choose(world: World) -> None:
     work = world.workload()
     members = [world.worker() for _ in range(5)]
-    place = partial(claims.place, caller=world.operator, workload_id=work.workload_id)
-    with Gate(claims, "_try") as tries, Gate(claims, "_nobody") as gate:
-        placing = Actor(place)
+    place = partial(placing.place, caller=world.operator, workload_id=work.workload_id)
+    with Gate(placing, "_try") as tries, Gate(placing, "_nobody") as gate:
+        push = Actor(place)
         for number in range(5):
             tries.wait_for_arrival()
             if number == 0:
@@ -247,7 +248,7 @@ def test_place_gives_back_the_lock_of_each_worker_that_it_did_not_choose(world: 
         gate.wait_for_arrival()
         assert all(is_free(each.row) for each in members)
         gate.let_through()
-        refused = placing.end()
+        refused = push.end()
     assert codes([refused]) == ["MESH_NO_ELIGIBLE_WORKER"]
     assert getattr(refused, "facts", {})["counts"] == {"HEALTH": 5}
 
@@ -255,24 +256,24 @@ def test_place_gives_back_the_lock_of_each_worker_that_it_did_not_choose(world: 
 def test_place_on_a_named_worker_waits_for_it(world: World) -> None:
     work, member = world.workload(), world.worker()
     with hold(member.row):
-        placing = Actor(
+        push = Actor(
             partial(
-                claims.place,
+                placing.place,
                 caller=world.operator,
                 workload_id=work.workload_id,
                 worker_id=member.worker_id,
             )
         )
-        placing.wait_until_blocked()
-    assert placing.value().workload_id == work.workload_id
+        push.wait_until_blocked()
+    assert push.value().workload_id == work.workload_id
 
 
 def test_place_judges_the_named_worker_by_what_it_is_once_locked(world: World) -> None:
     work, member = world.workload(), world.worker()
     with Gate(locking, "lock_worker") as gate:
-        placing = Actor(
+        push = Actor(
             partial(
-                claims.place,
+                placing.place,
                 caller=world.operator,
                 workload_id=work.workload_id,
                 worker_id=member.worker_id,
@@ -281,5 +282,5 @@ def test_place_judges_the_named_worker_by_what_it_is_once_locked(world: World) -
         gate.wait_for_arrival()
         workers.drain(caller=world.operator, worker_id=member.worker_id)
         gate.let_through()
-        assert placing.code() == "MESH_PLACEMENT_DENIED"
+        assert push.code() == "MESH_PLACEMENT_DENIED"
     assert_sound()

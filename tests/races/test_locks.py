@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, InterfaceError, connection, transaction
 
-from mesh import claims, clock, deadlines, leases, locking, recovery, settlement, workers, workloads
+from mesh import (
+    claims,
+    clock,
+    deadlines,
+    leases,
+    locking,
+    placing,
+    recovery,
+    settlement,
+    workers,
+    workloads,
+)
 from mesh.errors import DomainError
 from mesh.models import State, Worker, Workload
 from tests.factories import Held, Member, World
@@ -27,7 +38,7 @@ def _enforce(held: Held) -> Any:
 def _move_to(world: World, held: Held, member: Member) -> Held:
     """Have the work change hands: given back by its worker, placed on another one."""
     settlement.release(**held.presenting)
-    given = claims.place(
+    given = placing.place(
         caller=world.operator, workload_id=held.workload.workload_id, worker_id=member.worker_id
     )
     return Held(held.workload, member, given)
@@ -74,7 +85,7 @@ def test_a_call_from_the_work_that_finds_it_claimed_meanwhile_locks_its_worker(
     with Gate(locking, "lock_workload") as gate:
         enforcing = Actor(partial(deadlines.enforce, workload_pk=work.pk, actor="system:test"))
         gate.wait_for_arrival()
-        claims.place(
+        placing.place(
             caller=world.operator, workload_id=work.workload_id, worker_id=member.worker_id
         )
         gate.let_through()
@@ -105,8 +116,8 @@ def _from_the_work(world: World, held: Held) -> list[Callable[[], Any]]:
     return [
         partial(_enforce, held),
         partial(workloads.cancel, **named),
-        partial(claims.place, **named),
-        partial(claims.place, **named, worker_id=held.worker.worker_id),
+        partial(placing.place, **named),
+        partial(placing.place, **named, worker_id=held.worker.worker_id),
         partial(_enforce, held),
     ]
 
@@ -181,7 +192,7 @@ def test_a_row_that_stays_locked_answers_that_the_store_is_busy(world: World, ca
             workloads.cancel, caller=world.operator, workload_id=held.workload.workload_id
         ),
         "place": partial(
-            claims.place,
+            placing.place,
             caller=world.operator,
             workload_id=spare.workload_id,
             worker_id=held.worker.worker_id,

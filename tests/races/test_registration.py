@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, leases, liveness, settlement, workers
+from mesh import claims, leases, liveness, placing, settlement, workers
 from mesh.models import Health, Lifecycle, State, Worker, WorkerEvent
 from mesh.registration import Registered
 from mesh.tenancy import Caller
@@ -190,7 +190,7 @@ def test_remove_against_claim_leaves_no_work_with_a_removed_worker(world: World)
         assert row.is_removed is (row.active == 0)
         assert codes(ended) in (["WORKER_BUSY"], ["WORKER_NOT_FOUND"])
         if row.is_removed:
-            claims.place(
+            placing.place(
                 caller=world.operator,
                 workload_id=work.workload_id,
                 worker_id=world.worker().worker_id,

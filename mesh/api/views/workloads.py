@@ -6,7 +6,7 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import claims, intake, workloads
+from ... import intake, placing, workloads
 from ...models import Application, Attempt, Checkpoint, State, WorkloadEvent
 from ...models import Workload as WorkloadRow
 from ...submissions import Submission
@@ -160,7 +160,7 @@ class Place(Endpoint):
         """Give the work to the best worker that may run it, or to the one that is named."""
         said = self.body(bodies.Place)
         return answer(
-            answers.claim(claims.place(caller=self.caller, workload_id=workload_id, **said))
+            answers.claim(placing.place(caller=self.caller, workload_id=workload_id, **said))
         )
 
 
