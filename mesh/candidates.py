@@ -13,8 +13,8 @@ from typing import Final
 
 from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, When
 
-from . import placement
-from .models import Attempt, GrantStatus, Health, Pause, Pool, PoolMember, Requirement, Worker
+from . import pauses, placement
+from .models import Attempt, GrantStatus, Health, Pool, PoolMember, Requirement, Worker
 from .models.workers import PLACEABLE
 from .placement import Around, PoolRules, Verdict
 
@@ -29,7 +29,7 @@ def look_around(requirement: Requirement, worker_pks: Collection[int], at: datet
         pool=None if pool is None else rules_of(pool, worker_pks),
         pool_room=None if pool is None else room_in([pool]).get(pool.pool_id),
         used=resources_used(worker_pks) if requirement.resources else {},
-        is_paused=is_paused(requirement, at),
+        is_paused=bool(pauses.matching(requirement, at)),
     )
 
 
@@ -112,18 +112,6 @@ def resources_used(worker_pks: Collection[int]) -> dict[int, Mapping[str, int]]:
         for name, amount in resources.items():
             sums[name] += amount * number
     return {**used}
-
-
-def is_paused(requirement: Requirement, at: datetime) -> bool:
-    """Whether a pause of the application holds such work back at `at`."""
-    paused = paused_kinds(requirement.application_id, at)
-    return "" in paused or requirement.definition_id in paused
-
-
-def paused_kinds(application_pk: int, at: datetime) -> set[str]:
-    """The definitions whose work is held back at `at`; the empty one stands for all work."""
-    standing = Pause.objects.standing(at).filter(application_id=application_pk)
-    return set(standing.values_list("definition_id", flat=True))
 
 
 def _pool_of(requirement: Requirement) -> Pool | None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from django.db.models import Exists, OuterRef
 
-from . import candidates, giving, locking, placement, requirements, statements, workers
+from . import candidates, giving, locking, pauses, placement, requirements, statements, workers
 from .giving import Choice, Claim, Room, Terms
 from .models import EligibleSet, Requirement, Worker, Workload
 
@@ -107,7 +107,8 @@ def _open(terms: Terms, eligible: EligibleSet, slots: int) -> Ledger:
     """Count what is left, under the locks of the worker and of the pools."""
     worker = terms.worker
     ids = set(eligible.requirement_ids)
-    paused = candidates.paused_kinds(worker.application_id, terms.at)
+    standing = pauses.standing(worker.application_id, terms.at)
+    paused = {each.definition_id for each in standing}
     if "" in paused:
         return Ledger(slots, [])
     if paused:

@@ -24,7 +24,6 @@ from .models import Attempt, DrainCause, Grant, Health, Lifecycle, Runtime, Work
 from .scopes import Facts, Request
 
 CREDENTIAL_PREFIX: Final = "fpw_"
-RESOURCES: Final = ("cpu_millis", "memory_bytes", "disk_bytes", "gpu_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,7 @@ def _require_values(registration: Registration) -> None:
         and all(workers.is_label(*each) for each in labels),
         "capabilities": workers.are_names(registration.capabilities),
         "workload_kinds": workers.are_names(registration.workload_kinds),
-        "resource_profile": set(registration.resource_profile) <= set(RESOURCES)
-        and all(0 <= each < 2**63 for each in registration.resource_profile.values()),
+        "resource_profile": workers.are_amounts(registration.resource_profile),
     }
     broken = [name for name, holds in rules.items() if not holds]
     if broken:

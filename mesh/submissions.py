@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from . import clock
+from . import clock, policies
 from .canonical import identity, size
 from .errors import DomainError
 from .models import Backoff, LostPolicy
 from .scopes import Facts
-from .workers import MAX_LABELS, are_names, is_label
+from .workers import are_names
 from .workloads import MAX_INPUT
 
 RETRY_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -32,11 +32,6 @@ TIMEOUT_DEFAULTS: Final[Mapping[str, int | None]] = {
     "heartbeat_ms": None,
     "overall_ms": None,
     "cancel_grace_ms": 60_000,
-}
-POLICY_DEFAULTS: Final[Mapping[str, Any]] = {
-    "required_labels": {},
-    "affinity": {},
-    "anti_affinity": {},
 }
 PRIORITY: Final = range(-(2**31), 2**31)
 MAX_SPAN_MS: Final = 10 * 365 * 86_400_000
@@ -57,7 +52,7 @@ class Submission:
     priority: int = 0
     retry_policy: Mapping[str, Any] = field(default_factory=dict)
     timeouts: Mapping[str, int | None] = field(default_factory=dict)
-    policy: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
     lost_policy: str = LostPolicy.REQUEUE.value
     not_before: datetime | None = None
     connection_scopes: Sequence[str] = ()
@@ -90,7 +85,7 @@ class Submission:
             "priority": self.priority,
             "retry_policy": {**retry, "retry_on": sorted(set(retry["retry_on"]))},
             "timeouts": {**TIMEOUT_DEFAULTS, **self.timeouts},
-            "policy": {**POLICY_DEFAULTS, **self.policy},
+            "policy": policies.whole(self.policy),
             "lost_policy": self.lost_policy,
             "not_before": self.not_before and self.not_before.timestamp(),
             "connection_scopes": list(self.connection_scopes),
@@ -116,21 +111,13 @@ def require_values(submission: Submission, content: Mapping[str, Any]) -> None:
         "connection_scopes": are_names(submission.connection_scopes),
         "input": size(submission.input) <= MAX_INPUT,
         "not_before": _is_near(submission.not_before),
-        **_policy_rules(content["policy"]),
+        **policies.rules(content["policy"]),
         **_retry_rules(content["retry_policy"]),
         **_timeout_rules(content["timeouts"]),
     }
     broken = [name for name, holds in rules.items() if not holds]
     if broken:
         raise DomainError("WORKLOAD_INVALID", f"Out of bounds: {', '.join(broken)}.", fields=broken)
-
-
-def _policy_rules(policy: Mapping[str, Mapping[str, str]]) -> dict[str, bool]:
-    return {
-        f"policy.{name}": len(pairs) <= MAX_LABELS
-        and all(is_label(key, value) for key, value in pairs.items())
-        for name, pairs in policy.items()
-    }
 
 
 def _retry_rules(policy: Mapping[str, Any]) -> dict[str, bool]:

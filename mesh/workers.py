@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from . import clock, history, locking, statements
+from . import clock, history, locking, requirements, statements
 from .canonical import secret_hash
 from .errors import DomainError
 from .models import (
@@ -22,9 +22,11 @@ from .models import (
     Application,
     DrainCause,
     Lifecycle,
+    PoolMember,
     Role,
     Worker,
 )
+from .placement import RESOURCES
 from .tenancy import Caller
 
 MAX_LABELS: Final = 64
@@ -173,10 +175,12 @@ def recover(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
 def remove(*, caller: Caller, worker_id: str, reason: str = "") -> None:
     """Retire a worker: the row stays for history, its name is free, its credential is gone.
 
+    Its places in pools are gone too. Locks the application row first, as changes of pools do.
     Refuses with WORKER_BUSY while it holds live claims; a repeat finds no worker.
     """
     caller.require(Role.OPERATOR)
     with transaction.atomic():
+        _lock_application_of(caller, worker_id)
         worker = lock_for(caller, worker_id)
         if worker.active:
             raise DomainError("WORKER_BUSY", "The worker still holds claims.", active=worker.active)
@@ -187,6 +191,7 @@ def remove(*, caller: Caller, worker_id: str, reason: str = "") -> None:
         worker.removed_at = at
         worker.credential_hash = None
         worker.save(update_fields=[*_MOVING, "removed_at", "credential_hash"])
+        PoolMember.objects.filter(worker=worker).delete()
 
 
 def move(
@@ -291,11 +296,23 @@ def is_label(key: str, value: str) -> bool:
     return 1 <= len(key) <= 63 and len(value) <= 255
 
 
+def are_amounts(amounts: Mapping[str, int]) -> bool:
+    """Resources within their bounds: known names, from nothing to what a column can hold."""
+    return amounts.keys() <= set(RESOURCES) and all(0 <= each < 2**63 for each in amounts.values())
+
+
 def are_names(names: Sequence[str]) -> bool:
     """A list of at most 256 names (capabilities, kinds), none blank or over 255 characters."""
     return len(names) <= _MAX_LIST and all(
         1 <= len(each) <= 255 and each == each.strip() for each in names
     )
+
+
+def _lock_application_of(caller: Caller, worker_id: str) -> None:
+    found = Worker.objects.filter(tenant_id=caller.tenant_id, worker_id=worker_id)
+    pk = found.values_list("application_id", flat=True).first()
+    if pk is not None:
+        requirements.lock_application(pk)
 
 
 def application_of(worker: Worker) -> Application:
