@@ -23,7 +23,6 @@ from .models import (
     AttemptStatus,
     DrainCause,
     Grant,
-    GrantStatus,
     Health,
     Lifecycle,
     State,
@@ -149,7 +148,8 @@ def reconcile(
     reported ended attempt gets a verdict: `accepted` (send the result), `already_recorded`,
     `fenced`. A repeat answers from the rows as they are then. Refuses in this order:
     WORKER_NOT_FOUND; WORKER_RECONCILIATION_DENIED (versions); WORKER_DRAINED (it is OFFLINE
-    after an operator's drain, until it is recovered, or after its grant was revoked).
+    after an operator's drain, until it is recovered; or out of service under a revoked grant,
+    until it registers under one in force).
     """
     require_worker(caller)
     with transaction.atomic():
@@ -159,7 +159,7 @@ def reconcile(
             raise DomainError(
                 "WORKER_RECONCILIATION_DENIED", "The worker is registered with other versions."
             )
-        if worker.lifecycle == Lifecycle.OFFLINE and _stays_drained(worker):
+        if _stays_drained(worker):
             raise DomainError(
                 "WORKER_DRAINED",
                 "The worker was drained; an operator's recover, or registering under a grant in"
@@ -256,11 +256,11 @@ def _tell(
 
 
 def _stays_drained(worker: Worker) -> bool:
-    """Drained by somebody else, or it would have been if it had not been OFFLINE then."""
+    """Out of service, and drained by somebody else, or it would be if it came back."""
+    if worker.lifecycle not in {Lifecycle.OFFLINE, Lifecycle.RECOVERING}:
+        return False
     by_others = {DrainCause.OPERATOR, DrainCause.REVOCATION}
-    if worker.drain_cause in by_others:
-        return True
-    return leases.grant_of(worker).status == GrantStatus.REVOKED
+    return worker.drain_cause in by_others or workers.has_revoked_grant(worker)
 
 
 def _come_back(worker: Worker, actor: str, at: datetime, *, was_offline: bool) -> None:

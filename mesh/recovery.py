@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -30,7 +29,6 @@ from .models import (
     STARTED_STATES,
     Application,
     Attempt,
-    Grant,
     State,
     SweepRun,
     Worker,
@@ -137,10 +135,12 @@ def enforce_deadlines(report: SweepReport, last: datetime | None) -> None:
                 if ended is not None:
                     report.changed.append(ended.workload_id)
                     report.count(ended.cause)
-    for grant in Grant.objects.filter(drains_pending=True).order_by("pk")[:PAGE]:
-        drained = revocations.drain_workers_of(grant, partial(_passing_over, report, Worker))
-        report.changed += drained
-        report.count("drained", len(drained))
+    for pk in _pages(report, revocations.pending_drains(at)):
+        with _passing_over(report, Worker, pk):
+            if worker_id := revocations.drain(pk):
+                report.changed.append(worker_id)
+                report.count("drained")
+    revocations.settle(at)
 
 
 def detect_silent_workers(report: SweepReport, last: datetime | None) -> None:

@@ -21,6 +21,8 @@ from .models import (
     WORKER_MOVES,
     Application,
     DrainCause,
+    Grant,
+    GrantStatus,
     Lifecycle,
     PoolMember,
     Role,
@@ -142,13 +144,15 @@ def drain(
 def undrain(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
     """Let a draining worker take work again: READY, or BUSY when full.
 
-    Refuses with WORKER_TRANSITION_DENIED unless it is DRAINING, so a repeat is refused.
+    Refuses with WORKER_TRANSITION_DENIED unless it is DRAINING, so a repeat is refused, and with
+    GRANT_REVOKED where its grant is revoked: only registering under a good one lifts that.
     """
     caller.require(Role.OPERATOR)
     with transaction.atomic():
         worker = lock_for(caller, worker_id)
         if worker.lifecycle != Lifecycle.DRAINING:
             raise denied(worker, Lifecycle.READY)
+        _require_grant_in_force(worker)
         at = clock.now()
         clear_drain(worker)
         move(worker, resting(worker), actor=caller.subject, at=at, evidence={"reason": reason})
@@ -159,13 +163,15 @@ def undrain(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
 def recover(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
     """Ask an OFFLINE worker back: RECOVERING until it reconciles. Clears its drain.
 
-    Refuses with WORKER_TRANSITION_DENIED unless it is OFFLINE, so a repeat is refused.
+    Refuses with WORKER_TRANSITION_DENIED unless it is OFFLINE, so a repeat is refused, and with
+    GRANT_REVOKED where its grant is revoked: only registering under a good one lifts that.
     """
     caller.require(Role.OPERATOR)
     with transaction.atomic():
         worker = lock_for(caller, worker_id)
         at = clock.now()
         move(worker, Lifecycle.RECOVERING, actor=caller.subject, at=at, evidence={"reason": reason})
+        _require_grant_in_force(worker)
         clear_drain(worker)
         worker.recovering_since = at
         save(worker)
@@ -274,6 +280,19 @@ def denied(worker: Worker, to: Lifecycle) -> DomainError:
 def resting(worker: Worker) -> Lifecycle:
     """READY, or BUSY when full: where a worker that takes work rests."""
     return Lifecycle.READY if worker.active < worker.concurrency else Lifecycle.BUSY
+
+
+def has_revoked_grant(worker: Worker) -> bool:
+    """Whether the grant that the worker registered under is revoked by now."""
+    return Grant.objects.filter(pk=worker.grant_id, status=GrantStatus.REVOKED).exists()
+
+
+def _require_grant_in_force(worker: Worker) -> None:
+    """It would be given no work, and the sweep would drain it again."""
+    if has_revoked_grant(worker):
+        raise DomainError(
+            "GRANT_REVOKED", "The worker's grant is revoked: register it under another one."
+        )
 
 
 def clear_drain(worker: Worker) -> None:

@@ -13,6 +13,7 @@ from ..models import (
     Grant,
     Incident,
     Result,
+    Revocation,
     SweepRun,
     Worker,
     Workload,
@@ -204,6 +205,18 @@ def sweep(row: SweepRun, holding: Incident | None, at: datetime) -> dict[str, An
         "counts": row.counts,
         "lag_ms": None if last is None else max(round((at - last).total_seconds() * 1_000), 0),
         "incident": None if holding is None else incident(holding),
+    }
+
+
+def revocation(row: Revocation, grants: int) -> dict[str, Any]:
+    return {
+        "revocation_id": f"revocation_{row.pk}",
+        "kind": row.kind,
+        "id": row.target,
+        "reason": row.reason,
+        "by": row.revoked_by,
+        "created_at": row.revoked_at,
+        "grants": grants,
     }
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from rest_framework import serializers
 
-from ..models import Backoff, Health, LostPolicy, Runtime, ScopeKind
+from ..models import Backoff, Health, LostPolicy, RevocationKind, Runtime, ScopeKind
 from .fields import (
     INT32,
     INT64,
@@ -226,3 +226,9 @@ class Issue(Delegate):
     not_before = Time(required=False, allow_null=True)
     revision = Integer(1, INT64, required=False)
     supersedes = Text(_MAX_ID, required=False, allow_null=True)
+
+
+class Revoke(Body):
+    kind = Word(choices=RevocationKind.choices)
+    id = Text(help_text="A grant id, a subject, or the name of an application or of the tenant.")
+    reason = Text(_MAX_REASON)

@@ -61,6 +61,11 @@ EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
     bodies.SaveCheckpoint: {**_FENCE, "state": {"line": 1000}},
     bodies.Complete: {**_FENCE, "result_id": "result-1", "output": {"lines": 42}},
     bodies.Fail: {**_FENCE, "kind": "file_missing", "error": "letter.txt: no such file"},
+    bodies.Revoke: {
+        "kind": "subject",
+        "id": "service:registrar",
+        "reason": "its key got out",
+    },
     bodies.Delegate: {
         "subject": "service:edge-registrar",
         "capabilities": ["worker:register", "worker:capability:documents.count"],

@@ -36,6 +36,7 @@ SPECTACULAR: Final[dict[str, Any]] = {
         "WorkloadState": "mesh.models.State",
         "AttemptStatus": "mesh.models.AttemptStatus",
         "GrantStatus": "mesh.models.GrantStatus",
+        "RevocationKind": "mesh.models.RevocationKind",
         "Backoff": "mesh.models.Backoff",
         "LostPolicy": "mesh.models.LostPolicy",
         "ScopeKind": "mesh.models.ScopeKind",

@@ -13,6 +13,7 @@ from ..models import (
     Health,
     Lifecycle,
     LostPolicy,
+    RevocationKind,
     Runtime,
     State,
 )
@@ -299,6 +300,16 @@ class Sweep(Shape):
 
 class Sweeps(Shape):
     results = Sweep(many=True)
+
+
+class Revocation(Shape):
+    revocation_id = Text()
+    kind = Word(choices=RevocationKind.choices)
+    id = Text()
+    reason = Text()
+    by = Text()
+    created_at = Time()
+    grants = Integer(help_text="How many grants it ended, those derived from others too.")
 
 
 class Key(Shape):

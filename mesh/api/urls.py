@@ -45,6 +45,7 @@ _V1: list[URLPattern | URLResolver] = [
     path("sweeps", sweeps.Sweeps.as_view()),
     path("incidents", sweeps.Incidents.as_view()),
     path("incidents/<any:incident_id>/resume", sweeps.Resume.as_view()),
+    path("revocations", grants.Revocations.as_view()),
     path("schema", documents.Schema.as_view(), name="api-schema"),
     path("docs", documents.Docs.as_view(), name="api-docs"),
 ]

@@ -289,6 +289,12 @@ ROUTES: Final = (
         lambda world: Call(f"incidents/{incident(world).incident_id}/resume", {"reason": "r"}),
         "INCIDENT",
     ),
+    Route(
+        "POST",
+        "revocations",
+        "admin",
+        lambda world: Call("revocations", {"kind": "subject", "id": REGISTRAR, "reason": "r"}),
+    ),
     Route("GET", "schema", OPEN, lambda world: Call("schema")),
     Route("GET", "docs", OPEN, lambda world: Call("docs")),
 )

@@ -9,7 +9,7 @@ import pytest
 from jwt import PyJWKSet
 
 from mesh.models import Role
-from tests.factories import World
+from tests.factories import REGISTRAR, World
 
 from .client import assert_refused, get, post
 from .routes import delegate_body, issue_body, register_body
@@ -97,3 +97,33 @@ def test_a_grant_is_derived_from_another(world: World, secret: str) -> None:
     answer = post(f"grants/{told['grant_id']}/delegate", wider, secret)
     assert_refused(answer, "GRANT_DELEGATION_INVALID")
     assert {"constraints.worker_names", "constraints.labels"} < set(answer.json["parts"])
+
+
+def test_a_revocation_ends_all_grants_of_a_subject(world: World, secret: str) -> None:
+    grant, token = world.grant()
+    world.delegated(grant, subject="service:edge")
+    body = {"kind": "subject", "id": REGISTRAR, "reason": "leaked"}
+    answer = post("revocations", body, secret)
+    assert answer.status == 201
+    told = {name: answer.json[name] for name in ("kind", "id", "reason", "grants")}
+    assert told == {**body, "grants": 2}
+    assert get(f"grants/{grant.grant_id}", secret).json["status"] == "REVOKED"
+    assert_refused(post("workers", register_body(world, grant=token)), "GRANT_REVOKED")
+    assert post("workers", register_body(world)).status == 201
+
+
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        ({"kind": "planet"}, "REQUEST_INVALID"),
+        ({"kind": "tenant", "id": "elsewhere"}, "REQUEST_INVALID"),
+        ({"kind": "application", "id": "nowhere"}, "APPLICATION_NOT_FOUND"),
+        ({"kind": "grant", "id": "grant_0"}, "GRANT_NOT_FOUND"),
+        ({"id": ""}, "REQUEST_INVALID"),
+    ],
+)
+def test_a_revocation_of_nothing_is_refused(
+    world: World, secret: str, members: dict[str, str], code: str
+) -> None:
+    said = {"kind": "subject", "id": REGISTRAR, "reason": "r"}
+    assert_refused(post("revocations", {**said, **members}, secret), code)

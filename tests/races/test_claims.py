@@ -149,7 +149,7 @@ def test_claims_and_renewals_are_refused_from_the_moment_a_grant_is_revoked(worl
         asking.wait_until_blocked()
         renewal = Actor(partial(leases.renew, **held.presenting))
         renewal.wait_until_blocked()
-        with Gate(revocations, "drain_workers_of") as drains:
+        with Gate(revocations, "drain_some") as drains:
             # Committed, and not one worker drained yet.
             revocation = Actor(
                 partial(revocations.revoke_grant, caller=world.caller(), grant_id=grant.grant_id)

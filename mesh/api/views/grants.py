@@ -88,6 +88,24 @@ class Revoke(Endpoint):
         return answer(_shown(row))
 
 
+class Revocations(Endpoint):
+    @operation(
+        "revocations_make",
+        body=bodies.Revoke,
+        answers={201: shapes.Revocation},
+        refusals="GRANT_NOT_FOUND APPLICATION_NOT_FOUND",
+    )
+    def post(self, request: Request) -> Response:
+        """End grants at once: one, or all of a subject, an application or this tenant.
+
+        What was derived from them ends too; grants that are issued later are good. Each call is
+        recorded.
+        """
+        said = self.body(bodies.Revoke)
+        done = revocations.revoke(caller=self.caller, target=said.pop("id"), **said)
+        return answer(answers.revocation(done.revocation, done.grants), created=True)
+
+
 class Keys(Endpoint):
     open_methods = frozenset({"GET", "HEAD"})
 
