@@ -126,6 +126,7 @@ def let_go(
     return taken
 
 
+@history.audited("incident.resumed", on="incident_id", writes=False)
 def resume(*, caller: Caller, incident_id: str, reason: str) -> Incident:
     """End the hold of an incident: the workers of its list that are still silent go OFFLINE now.
 

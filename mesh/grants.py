@@ -33,6 +33,7 @@ DEFAULT_LIFE_MS: Final = 3_600_000
 NOTHING_KNOWN: Final = Facts()
 
 
+@history.audited("grant.issued", on="subject", writes=False)
 def issue(
     *,
     caller: Caller,
@@ -77,6 +78,7 @@ def issue(
     return grant, token
 
 
+@history.audited("grant.delegated", on="grant_id", writes=False)
 def delegate(
     *,
     caller: Caller,

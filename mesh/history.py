@@ -3,13 +3,53 @@
 Each row is written in the transaction that made the change, by the function that made it. Events
 of one workload or worker are numbered 1, 2, 3 … by a counter on its own row, which is locked
 whenever an event is written.
+
+What people and services do to work, workers and rights is audited: the operations that they call
+stand under `audited`, which writes the row of what was accepted and of who was not allowed to.
+What workers and sweeps do stands in the histories alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from functools import partial, wraps
+from hashlib import sha256
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
+from django.core.cache import cache
+from django.db import transaction
+
+from . import clock, refusals
+from .errors import DomainError
 from .models import AuditEntry, Worker, WorkerEvent, Workload, WorkloadEvent
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# Refusals that say something about who asked, not about the state of things.
+_KEPT: Final = frozenset(
+    {
+        "PERMISSION_DENIED",
+        "GRANT_EXPIRED",
+        "GRANT_REVOKED",
+        "GRANT_SCOPE_DENIED",
+        "GRANT_DELEGATION_INVALID",
+        "WORKER_UNAUTHORIZED",
+    }
+)
+# A caller that repeats a refused call leaves one row of it in this time.
+_REPEAT_S: Final = 60
+_MAX_TARGET: Final = 255
+
+
+class Actor(Protocol):
+    """The facts about a caller that an audit row holds."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def tenant_id(self) -> int: ...
+    @property
+    def is_worker(self) -> bool: ...
 
 
 def of_workload(
@@ -74,14 +114,85 @@ def audit(
     code: str = "",
     evidence: Mapping[str, Any] | None = None,
 ) -> AuditEntry:
-    """Append an act on rights, or a refusal (with its code) worth keeping."""
+    """Append an act of a person or service, or a refusal (with its code) worth keeping."""
     return AuditEntry.objects.create(
         tenant_id=tenant_id,
         actor=actor,
         action=action,
-        target=target,
+        target=target[:_MAX_TARGET],
         reason=reason,
         code=code,
         evidence=dict(evidence or {}),
         at=at,
     )
+
+
+def audited(
+    action: str, *, on: str, writes: bool = True
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """The operation, audited as `action` on what its argument `on` names.
+
+    What was accepted leaves a row in the same transaction, unless a worker did it; with
+    `writes=False` the operation writes that row itself. Refusals that say something about the
+    caller leave a row too, each once a minute. Takes `caller` and, where there is one, `reason`.
+    """
+
+    def decorate(operation: Callable[P, T]) -> Callable[P, T]:
+        @wraps(operation)
+        def act(*args: P.args, **said: P.kwargs) -> T:
+            caller = cast(Actor, said["caller"])
+            row = partial(
+                audit,
+                tenant_id=caller.tenant_id,
+                actor=caller.subject,
+                action=action,
+                target=str(said[on]),
+                reason=str(said.get("reason") or ""),
+            )
+            with refusals.kept(), keeping(row):
+                if caller.is_worker or not writes:
+                    return operation(*args, **said)
+                with transaction.atomic():
+                    done = operation(*args, **said)
+                    row(at=clock.now(), evidence=_told({**said, on: None}, done))
+                return done
+
+        return act
+
+    return decorate
+
+
+@contextmanager
+def keeping(row: "partial[AuditEntry]") -> Iterator[None]:
+    """Have a refusal from this block that says something about the caller leave this row.
+
+    It is written by the outermost `refusals.kept`, in a transaction of its own.
+    """
+    try:
+        yield
+    except DomainError as refusal:
+        if refusal.code in _KEPT:
+            refusal.keep = partial(_keep, row, refusal.code, refusal.keep)
+        raise
+
+
+def _keep(row: "partial[AuditEntry]", code: str, before: Callable[[], object] | None) -> None:
+    if before is not None:
+        before()
+    said = [str(each) for each in row.keywords.values()]
+    key = sha256("\n".join([*said, code]).encode()).hexdigest()
+    if cache.add(f"refused.{key}", True, _REPEAT_S):
+        row(at=clock.now(), code=code)
+
+
+def _told(said: Mapping[str, Any], done: object) -> dict[str, Any]:
+    """What else the act was given, and what its row became; free content is not copied."""
+    given = {
+        name: each
+        for name, each in said.items()
+        if name not in {"caller", "reason"} and isinstance(each, (str, int, bool))
+    }
+    for name in ("lifecycle", "state"):
+        if became := getattr(done, name, None):
+            given["became"] = became
+    return given

@@ -15,7 +15,7 @@ from typing import Final
 
 from django.db import transaction
 
-from . import clock, leases, locking, workers
+from . import clock, leases, locking, refusals, workers
 from .errors import DomainError
 from .giving import Claim, require_worker, unstarted
 from .models import (
@@ -65,7 +65,7 @@ def register(*, registration: Registration, credential: str | None) -> Registere
 
     See `mesh.registration.register` for checks, codes and what a repeat does.
     """
-    with transaction.atomic():
+    with refusals.kept(), transaction.atomic():
         registered = take_in(registration=registration, credential=credential)
         worker = registered.worker
         if registration.abandon_claims and not registered.created:

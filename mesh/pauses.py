@@ -28,6 +28,7 @@ _MAX_DEFINITION: Final = 200
 _MAX_AHEAD: Final = timedelta(days=3_650)
 
 
+@history.audited("pause.created", on="application", writes=False)
 def create(
     *,
     caller: Caller,
@@ -67,6 +68,7 @@ def create(
     return pause
 
 
+@history.audited("pause.lifted", on="pause_id", writes=False)
 def lift(*, caller: Caller, pause_id: str, reason: str = "") -> Pause:
     """End a pause now. One that is over is gone: PAUSE_NOT_FOUND, and so is a repeat."""
     caller.require(Role.OPERATOR)

@@ -13,7 +13,7 @@ from typing import Final
 from django.db import transaction
 from django.db.models import QuerySet
 
-from . import candidates, clock, giving, locking, placement, workers
+from . import candidates, clock, giving, history, locking, placement, workers
 from .errors import DomainError
 from .giving import Choice, Claim, Terms, lease_length
 from .models import Role, State, Tenant, Worker, Workload
@@ -23,6 +23,7 @@ _TRIES: Final = 5
 _CANDIDATES: Final = 200
 
 
+@history.audited("workload.placed", on="workload_id")
 def place(
     *, caller: Caller, workload_id: str, worker_id: str | None = None, lease_ms: int | None = None
 ) -> Claim:

@@ -36,6 +36,7 @@ class Change(TypedDict, total=False):
     max_concurrency: int | None
 
 
+@history.audited("pool.created", on="pool_id", writes=False)
 def create(*, caller: Caller, application: str, pool_id: str, content: Change) -> Pool:
     """Make a pool. Work that names its id, and waited for it, may then be taken by its members.
 
@@ -71,6 +72,7 @@ def create(*, caller: Caller, application: str, pool_id: str, content: Change) -
     return pool
 
 
+@history.audited("pool.changed", on="pool_id", writes=False)
 def change(*, caller: Caller, pool_id: str, change: Change, reason: str = "") -> Pool:
     """Change what `change` names; `worker_ids` are all members from then on.
 
@@ -105,6 +107,7 @@ def change(*, caller: Caller, pool_id: str, change: Change, reason: str = "") ->
     return pool
 
 
+@history.audited("pool.deleted", on="pool_id", writes=False)
 def delete(*, caller: Caller, pool_id: str, reason: str = "") -> None:
     """Take a pool away. Claims that are live go on; work that names it waits for one of its id.
 

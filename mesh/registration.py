@@ -13,11 +13,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from django.db import transaction
 
-from . import clock, grants, requirements, workers
+from . import clock, grants, history, refusals, requirements, workers
 from .canonical import identity, secret_hash
 from .errors import DomainError
 from .models import Attempt, DrainCause, Grant, Health, Lifecycle, Runtime, Worker
@@ -72,7 +73,21 @@ def register(*, registration: Registration, credential: str | None) -> Registere
     a repeat after a lost answer registers again. An operator's drain survives it. Runs inside
     `mesh.liveness.register`, which ends the claims that are abandoned.
     """
-    grant = _require_grant(registration)
+    grant = _decode(registration)
+    row = partial(
+        history.audit,
+        tenant_id=grant.tenant_id,
+        actor=grant.subject,
+        action="worker.registered",
+        target=registration.name,
+        reason=f"under {grant.grant_id}",
+    )
+    with refusals.kept(), history.keeping(row):
+        return _take_in(registration, grant, credential)
+
+
+def _take_in(registration: Registration, grant: Grant, credential: str | None) -> Registered:
+    _require_grant(registration, grant)
     _require_values(registration)
     with transaction.atomic():
         worker = _lock_or_create(registration, grant)
@@ -86,11 +101,14 @@ def register(*, registration: Registration, credential: str | None) -> Registere
         return _register_again(worker, registration, grant, at, has_claims=has_claims)
 
 
-def _require_grant(registration: Registration) -> Grant:
-    """The grant that lets it in. A worker has no environment and is no workload: see `scopes`."""
+def _decode(registration: Registration) -> Grant:
     if registration.contract_version != 1:
         raise DomainError("CONTRACT_VERSION_UNSUPPORTED", "This server speaks version 1.")
-    grant = grants.decode(registration.grant)
+    return grants.decode(registration.grant)
+
+
+def _require_grant(registration: Registration, grant: Grant) -> None:
+    """That the grant lets it in. A worker has no environment and is no workload: see `scopes`."""
     above = grants.ancestors(grant)
     at = clock.now()
     asked = Request(
@@ -112,7 +130,6 @@ def _require_grant(registration: Registration) -> Grant:
         )
     grants.require_constraints(grant, asked)
     grants.require_lineage(grant, above, asked, at)
-    return grant
 
 
 def _require_values(registration: Registration) -> None:

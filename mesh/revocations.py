@@ -49,6 +49,7 @@ class Revoked:
     grants: int
 
 
+@history.audited("rights.revoked", on="target", writes=False)
 def revoke(*, caller: Caller, kind: str, target: str, reason: str = "") -> Revoked:
     """Revoke a grant, or all grants of a subject, an application or the caller's own tenant.
 
@@ -66,6 +67,7 @@ def revoke(*, caller: Caller, kind: str, target: str, reason: str = "") -> Revok
     return done
 
 
+@history.audited("grant.revoked", on="grant_id", writes=False)
 def revoke_grant(*, caller: Caller, grant_id: str, reason: str = "") -> Grant:
     """Revoke a grant for good and drain the workers that rest on it. Needs the role admin.
 

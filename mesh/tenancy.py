@@ -152,6 +152,7 @@ def create_user(*, name: str, tenant: Tenant, role: Role, password: str, actor: 
     return user
 
 
+@history.audited("member.created", on="name", writes=False)
 def add_member(*, caller: Caller, name: str, role: Role, password: str) -> Membership:
     """Make a new person with a role in the caller's tenant. Needs the role admin.
 
@@ -169,6 +170,7 @@ def add_member(*, caller: Caller, name: str, role: Role, password: str) -> Membe
         raise DomainError("REQUEST_INVALID", f"A person named {name!r} exists already.") from error
 
 
+@history.audited("token.created", on="name", writes=False)
 def create_token(
     *, caller: Caller, name: str, role: Role, expires_in_s: int | None = None
 ) -> tuple[ApiToken, str]:
@@ -209,6 +211,7 @@ def create_token(
     return token, secret
 
 
+@history.audited("token.revoked", on="name", writes=False)
 def revoke_token(*, caller: Caller, name: str, reason: str = "") -> ApiToken:
     """End the token of that name at once. A repeat finds none in force: REQUEST_INVALID."""
     caller.require(Role.ADMIN)

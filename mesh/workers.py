@@ -116,6 +116,7 @@ def require_reconciled(worker: Worker) -> None:
         raise DomainError("WORKER_RECOVERY_REQUIRED", "Reconcile first.")
 
 
+@history.audited("worker.drained", on="worker_id")
 def drain(
     *, caller: Caller, worker_id: str, reason: str = "", deadline_ms: int | None = None
 ) -> Worker:
@@ -141,6 +142,7 @@ def drain(
     return worker
 
 
+@history.audited("worker.undrained", on="worker_id")
 def undrain(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
     """Let a draining worker take work again: READY, or BUSY when full.
 
@@ -160,6 +162,7 @@ def undrain(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
     return worker
 
 
+@history.audited("worker.recovered", on="worker_id")
 def recover(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
     """Ask an OFFLINE worker back: RECOVERING until it reconciles. Clears its drain.
 
@@ -178,6 +181,7 @@ def recover(*, caller: Caller, worker_id: str, reason: str = "") -> Worker:
     return worker
 
 
+@history.audited("worker.removed", on="worker_id")
 def remove(*, caller: Caller, worker_id: str, reason: str = "") -> None:
     """Retire a worker: the row stays for history, its name is free, its credential is gone.
 

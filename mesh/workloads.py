@@ -43,6 +43,7 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 
 
+@history.audited("workload.cancelled", on="workload_id")
 def cancel(*, caller: Caller, workload_id: str, reason: str = "") -> Workload:
     """Ask that the work stops. Unclaimed work and a dead letter is CANCELLED at once.
 
@@ -65,6 +66,7 @@ def cancel(*, caller: Caller, workload_id: str, reason: str = "") -> Workload:
     return workload
 
 
+@history.audited("workload.retried", on="workload_id")
 def retry(
     *, caller: Caller, workload_id: str, extra_attempts: int = 1, reason: str = ""
 ) -> Workload:

@@ -171,9 +171,9 @@ class WorkerEventAdmin(EventAdmin):
 class AuditAdmin(ConsoleAdmin):
     called = "Audit"
     related = ("tenant",)
-    about = "Who issued, changed or revoked rights, and refusals worth keeping."
-    empty_title = "No act on rights in this window"
-    empty_text = "Issuing a grant or making a token leaves a line here."
+    about = "What people and services did to work, workers and rights, and what they were refused."
+    empty_title = "Nobody acted in this window"
+    empty_text = "Draining a worker or issuing a grant leaves a line here."
     list_display = (
         "show_when",
         "show_action",

@@ -65,7 +65,7 @@ class WorkerEvent(models.Model):
 
 
 class AuditEntry(models.Model):
-    """One accepted act on rights (grants, tokens, members, tenants), or a refusal worth keeping."""
+    """One accepted act of a person or service, or a refusal worth keeping."""
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="audit_entries", null=True)
     actor = models.CharField(max_length=255)
