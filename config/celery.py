@@ -23,6 +23,7 @@ SWEEPS: Final[dict[str, float]] = {
     "recover_expired_leases": 2,
     "enforce_deadlines": 2,
     "detect_silent_workers": 5,
+    "prune_history": 3600,
 }
 SWEEP_QUEUE: Final = "sweeps"
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)

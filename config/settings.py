@@ -185,6 +185,13 @@ BRAKE_FRACTION = number("FENCEPOST_BRAKE_FRACTION", 0.5, most=1.0)
 BRAKE_MIN_WORKERS = number("FENCEPOST_BRAKE_MIN_WORKERS", 5)
 BRAKE_HOLD_MS = number("FENCEPOST_BRAKE_HOLD_MS", 30_000)
 
+# --- Retention: days that rows are kept; see mesh/retention.py -----------------------------------
+
+KEEP_ENDED_WORK_DAYS = number("FENCEPOST_KEEP_ENDED_WORK_DAYS", 90, least=1, most=36_500)
+KEEP_HISTORY_DAYS = number("FENCEPOST_KEEP_HISTORY_DAYS", 90, least=1, most=36_500)
+KEEP_DECISIONS_DAYS = number("FENCEPOST_KEEP_DECISIONS_DAYS", 7, least=1, most=36_500)
+KEEP_AUDIT_DAYS = number("FENCEPOST_KEEP_AUDIT_DAYS", 400, least=1, most=36_500)
+
 # --- Celery: the schedule stands in config/celery.py ---------------------------------------------
 
 NO_BROKER = "redis+socket:///nonexistent/valkey.sock"

@@ -2,7 +2,8 @@
 
 PostgreSQL's constraints and the rules in the domain keep these; this asks whether they did. Each
 rule is one statement, so it sees one moment even while work goes on. Reads only, locks nothing.
-Rules are about rows that are still there: events that retention took away leave no gap.
+Rules are about rows that are still there: retention leaves the last event of ended work, so a
+history may begin with an end, and a worker's anywhere.
 """
 
 from collections.abc import Mapping
@@ -71,21 +72,21 @@ RULES: Final[Mapping[str, str]] = {
     """,
     "workload_history_has_no_gap": """
         select w.workload_id, e.sequence, e.before
-          from (select workload_id, sequence,
+          from (select workload_id, sequence, to_state,
                        lag(sequence) over (partition by workload_id order by sequence) as before
                   from mesh_workloadevent) e
           join mesh_workload w on w.id = e.workload_id
          where e.sequence <> coalesce(e.before, e.sequence - 1) + 1
-            or (e.before is null and e.sequence <> 1)
+            or (e.before is null and e.sequence <> 1 and e.to_state <> all(%(ended)s))
     """,
     "workload_history_goes_from_state_to_state": """
         select w.workload_id, e.sequence, e.from_state, e.before
           from (select workload_id, sequence, from_state,
-                       lag(to_state, 1, 'CREATED')
-                         over (partition by workload_id order by sequence) as before
+                       lag(to_state) over (partition by workload_id order by sequence) as before
                   from mesh_workloadevent) e
           join mesh_workload w on w.id = e.workload_id
          where e.from_state <> e.before
+            or (e.before is null and e.sequence = 1 and e.from_state <> 'CREATED')
     """,
     "workload_history_ends_where_the_work_is": """
         select w.workload_id, w.state, w.event_sequence, e.sequence, e.to_state

@@ -22,10 +22,21 @@ from typing import Any, Final
 
 import pglock
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
-from . import brake, clock, deadlines, leases, liveness, locking, revocations, statements, workers
+from . import (
+    brake,
+    clock,
+    deadlines,
+    leases,
+    liveness,
+    locking,
+    retention,
+    revocations,
+    statements,
+    workers,
+)
 from .models import (
     STARTED_STATES,
     Application,
@@ -163,11 +174,30 @@ def detect_silent_workers(report: SweepReport, last: datetime | None) -> None:
                 _take_offline(report, pk)
 
 
+def prune_history(report: SweepReport, last: datetime | None) -> None:
+    """Remove what is older than its retention. Names no rows, for they are gone."""
+    at = clock.now()
+    for pks in retention.ended_work(at):
+        _prune_work(report, pks, at)
+    for outcome, prune in _PRUNE.items():
+        with _passing_over(report):
+            report.count(outcome, prune(at))
+
+
+_PRUNE: Final[dict[str, Callable[[datetime], int]]] = {
+    "work_history": retention.prune_work_history,
+    "worker_history": retention.prune_worker_history,
+    "retired_workers": retention.prune_retired_workers,
+    "decisions": retention.prune_decisions,
+    "audit": retention.prune_audit,
+}
+
 SWEEPS: Final[dict[str, Callable[[SweepReport, datetime | None], None]]] = {
     "promote_due": promote_due,
     "recover_expired_leases": recover_expired_leases,
     "enforce_deadlines": enforce_deadlines,
     "detect_silent_workers": detect_silent_workers,
+    "prune_history": prune_history,
 }
 
 
@@ -197,6 +227,16 @@ def _take_offline(report: SweepReport, pk: int) -> None:
     report.count("offline")
 
 
+def _prune_work(report: SweepReport, pks: list[int], at: datetime) -> None:
+    """One page at once; row by row where one of them raises, so that it alone stays."""
+    try:
+        report.count("work", retention.delete_work(pks, at))
+    except DatabaseError:
+        for pk in pks:
+            with _passing_over(report, Workload, pk):
+                report.count("work", retention.delete_work([pk], at))
+
+
 def _end_outage(report: SweepReport) -> bool:
     """Move live leases after an outage of the sweeps; False where another pass is at it."""
     run_row = SweepRun.objects.filter(name=leases.RECOVER_SWEEP).first()
@@ -217,10 +257,13 @@ def _end_outage(report: SweepReport) -> bool:
 
 
 @contextmanager
-def _passing_over(report: SweepReport, model: type[Model], pk: int) -> Iterator[None]:
+def _passing_over(
+    report: SweepReport, model: type[Model] = SweepRun, pk: int | str = ""
+) -> Iterator[None]:
     """Let a row that raises not stop the others; it is pushed back, unless it was only busy.
 
-    An application is not pushed back: its other rows must not wait for the one that raises.
+    An application is not pushed back: its other rows must not wait for the one that raises. Nor is
+    a part of a sweep that is about no row.
     """
     try:
         yield
@@ -231,7 +274,7 @@ def _passing_over(report: SweepReport, model: type[Model], pk: int) -> Iterator[
             return
         logger.exception("Sweep %s passes over %s %s", report.name, model.__name__, pk)
         report.count("failed")
-        if model is not Application:
+        if model not in {Application, SweepRun}:
             model._default_manager.filter(pk=pk).update(sweep_after=clock.now() + PUSHED_BACK)
 
 

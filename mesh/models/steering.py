@@ -82,7 +82,10 @@ class Decision(models.Model):
         ordering = ["-id"]
         indexes = [
             models.Index(fields=["workload", "-id"], name="decisions_of_a_workload"),
-            models.Index(fields=["at"], name="decisions_by_age"),
+            models.Index(fields=["at", "id"], name="decisions_by_age"),
+            models.Index(
+                fields=["chosen"], condition=Q(chosen__isnull=False), name="decisions_for_a_worker"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -15,6 +15,8 @@ class SweepRun(models.Model):
     last_finished_at = models.DateTimeField(null=True, blank=True)
     duration_ms = models.IntegerField(null=True, blank=True)
     counts = models.JSONField(default=dict)
+    # Where the next pass goes on, for a sweep that does not find it by looking.
+    progress = models.JSONField(default=dict, db_default={})
 
     class Meta:
         ordering = ["name"]

@@ -176,7 +176,7 @@ class Workload(models.Model):
                 name="work_with_dependents_to_wake",
             ),
             models.Index(
-                fields=["ended_at"],
+                fields=["ended_at", "id"],
                 condition=Q(ended_at__isnull=False),
                 name="ended_work_by_age",
             ),

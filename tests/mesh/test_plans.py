@@ -123,3 +123,20 @@ def test_a_sweep_reads_only_what_it_looks_for(busy_mesh: Worker, name: str) -> N
         recovery.run(name)
     assert plans
     assert whole_reads(plans) == []
+
+
+ENDED = """
+update mesh_workload set state = 'CANCELLED', claimable = false, ended_at = now()
+where id in (select id from mesh_workload order by id limit 1200)
+"""
+
+
+def test_retention_reads_what_is_old(busy_mesh: Worker, settings: Any) -> None:
+    settings.KEEP_HISTORY_DAYS = 30
+    with connection.cursor() as cursor:
+        cursor.execute(ENDED)
+        cursor.execute("analyze mesh_workload")
+    with clock.set_to(clock.now() + timedelta(days=100)), explained() as plans:
+        assert recovery.run("prune_history").counts["work"] == 1_200
+    assert len(plans) > 20
+    assert whole_reads(plans) == []
