@@ -16,7 +16,7 @@ class AppendOnly(pgtrigger.Protect):
     setting of its own transaction: no superuser is needed for it, and nothing is switched off.
     """
 
-    def get_func(self, model: type[models.Model]) -> str:
+    def get_func(self, model: models.Model) -> str:
         return """
             IF TG_OP = 'DELETE' AND OLD.at <= nullif(
                 current_setting('fencepost.prune_before', true), ''

@@ -33,6 +33,7 @@ EVERY_SWEEP = {
     "recover_expired_leases",
     "enforce_deadlines",
     "detect_silent_workers",
+    "prune_history",
 }
 
 
