@@ -62,6 +62,7 @@ _RESULT: Final = (
     "artifacts",
     "logs",
     "resource_usage",
+    "author",
     "created_at",
 )
 _EVENT: Final = (

@@ -60,14 +60,15 @@ tried as (
 stored as (
     insert into mesh_result (
         workload_id, attempt_id, result_id, digest, output, artifacts, logs, resource_usage,
-        created_at
+        author, created_at
     )
     select
         workload_id, attempt_id, result_id, digest, output, artifacts, logs, resource_usage,
-        created_at
+        author, created_at
     from json_to_recordset(%(results)s::json) as r (
         workload_id bigint, attempt_id bigint, result_id text, digest text, output json,
-        artifacts jsonb, logs text, resource_usage jsonb, created_at timestamptz
+        artifacts jsonb, logs text, resource_usage jsonb, author text,
+        created_at timestamptz
     )
 ),
 held as (

@@ -20,7 +20,7 @@ from django.db import transaction
 from . import clock, locking, outcomes, pauses, workers, workloads
 from .changes import Changes
 from .locking import Held
-from .models import AttemptStatus, State, Workload
+from .models import State, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def due(held: Held, at: datetime, unpaused_at: datetime | None) -> str | None:
     grace = timedelta(milliseconds=work.timeouts["cancel_grace_ms"])
     started = attempt if attempt is not None and work.is_started else None
     limits = {
-        "overall": work.overall_deadline_at if work.ended_at is None else None,
+        "overall": work.overall_deadline_at if workloads.is_under_way(work) else None,
         "cancel_grace": work.cancel_requested_at + grace
         if is_cancelling and work.cancel_requested_at
         else None,
@@ -83,9 +83,4 @@ def _end(changes: Changes, held: Held, cause: str, actor: str, at: datetime) -> 
     work, attempt = held.workload, held.attempt
     if attempt is not None and held.worker is not None:
         attempt.worker = held.worker
-    if work.state == State.CANCELLATION_REQUESTED and attempt is not None:
-        outcomes.cancel(
-            changes, work, attempt, AttemptStatus.CANCELLED, cause=cause, actor=actor, at=at
-        )
-    else:
-        outcomes.time_out(changes, work, attempt, cause=cause, actor=actor, at=at)
+    outcomes.time_out(changes, work, attempt, cause=cause, actor=actor, at=at)

@@ -15,7 +15,7 @@ from typing import Final
 
 from django.db import transaction
 
-from . import clock, leases, locking, refusals, workers
+from . import clock, leases, locking, refusals, settlement, workers
 from .errors import DomainError
 from .giving import Claim, require_worker, unstarted
 from .models import (
@@ -146,7 +146,9 @@ def reconcile(
 
     Live, unexpired claims that it names anywhere stay; live claims that it forgot are lost. Each
     reported ended attempt gets a verdict: `accepted` (send the result), `already_recorded`,
-    `fenced`. A repeat answers from the rows as they are then. Refuses in this order:
+    `fenced`. Started work that is held when lost is not given away while its latest claim may still
+    be settled: it may run on, and its result is accepted, after its lease too. A repeat answers
+    from the rows as they are then. Refuses in this order:
     WORKER_NOT_FOUND; WORKER_RECONCILIATION_DENIED (versions); WORKER_DRAINED (it is OFFLINE
     after an operator's drain, until it is recovered; or out of service under a revoked grant,
     until it registers under one in force).
@@ -180,13 +182,18 @@ def reconcile(
         _come_back(worker, caller.subject, at, was_offline=was_offline)
         workers.save(worker)
         authoritative = {each.claim_id for each in kept}
-        own_attempts = {each.attempt_id for each in kept}
+        named = [*running_attempts, *completed_attempts, *failed_attempts]
+        settling, settled = _reported(worker, named)
+        settling |= {each.attempt_id for each in kept}
         return Reconciliation(
             worker=worker,
             authoritative_claims=sorted(authoritative),
             fenced_claims=[each for each in known_claims if each not in authoritative],
-            cancel_attempts=[each for each in running_attempts if each not in own_attempts],
-            reports=_verdicts(worker, [*completed_attempts, *failed_attempts], own_attempts),
+            cancel_attempts=[each for each in running_attempts if each not in settling],
+            reports={
+                each: _verdict(each, settling, settled)
+                for each in [*completed_attempts, *failed_attempts]
+            },
         )
 
 
@@ -277,17 +284,18 @@ def _come_back(worker: Worker, actor: str, at: datetime, *, was_offline: bool) -
     workers.record(worker, "reconciled", actor=actor, at=at, evidence={"active": worker.active})
 
 
-def _verdicts(worker: Worker, reported: Iterable[str], own: set[str]) -> dict[str, str]:
-    uids = {each: uid_of(each, "attempt") for each in reported}
-    recorded = set(
-        Attempt.objects.filter(worker=worker, uid__in=[uid for uid in uids.values() if uid])
-        .exclude(report_step="")
-        .values_list("uid", flat=True)
+def _reported(worker: Worker, named: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Of the worker's own attempts: those that may report whatever their lease, and the settled."""
+    uids = [uid for each in named if (uid := uid_of(each, "attempt"))]
+    own = Attempt.objects.filter(worker=worker, uid__in=uids).select_related("workload")
+    rows = list(own.defer("workload__input"))
+    return (
+        {each.attempt_id for each in rows if settlement.can_still_report(each, each.workload)},
+        {each.attempt_id for each in rows if each.report_step},
     )
-    settled = {each.hex for each in recorded}
-    return {
-        attempt_id: "accepted"
-        if attempt_id in own
-        else ("already_recorded" if uid in settled else "fenced")
-        for attempt_id, uid in uids.items()
-    }
+
+
+def _verdict(attempt_id: str, settling: set[str], settled: set[str]) -> str:
+    if attempt_id in settling:
+        return "accepted"
+    return "already_recorded" if attempt_id in settled else "fenced"

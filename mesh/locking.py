@@ -9,7 +9,7 @@ A call that starts from a workload learns its worker without a lock, locks the w
 workload, and looks again; if the work changed hands meanwhile, it tries anew, at most three times.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,11 +55,17 @@ _READ_CLAIM: Final = (
     " where a.uid = %(uid)s::uuid and w.tenant_id = %(tenant)s"
 )
 _LOCK_CLAIM: Final = f"{_READ_CLAIM} for no key update of w"
+_LOCK_CLAIMS: Final = (
+    f"select {_ATTEMPT.columns('a')}, {_WORKLOAD.columns('w')}"  # noqa: S608  # our own column names
+    " from mesh_attempt a join mesh_workload w on w.id = a.workload_id"
+    " where a.uid = any(%(uids)s::uuid[]) and w.tenant_id = %(tenant)s"
+    " order by w.id for no key update of w skip locked"
+)
 
 
 @dataclass(slots=True)
 class Held:
-    """A locked workload, with its live attempt and that one's locked worker while it is claimed."""
+    """A locked workload, with the attempt that was asked for and that one's locked worker."""
 
     workload: Workload
     worker: Worker | None = None
@@ -103,6 +109,25 @@ def lock_pools(application_pk: int, pool_ids: Collection[str]) -> list[Pool]:
     return list(limited.order_by("pk"))
 
 
+def lock_claims(uids: Sequence[str], tenant_id: int) -> list[Attempt]:
+    """The attempts of these uids with their workloads, locked in the order of their keys.
+
+    Those whose workload another call holds are left out. Attempts of one workload share its row.
+    """
+    values = {"uids": list(uids), "tenant": tenant_id}
+    found = [_claim(row) for row in statements.all_rows(_LOCK_CLAIMS, values)]
+    shared: dict[int, Workload] = {}
+    for each in found:
+        each.workload = shared.setdefault(each.workload_id, each.workload)
+    return found
+
+
+def known_claims(uids: Sequence[str], tenant_id: int) -> frozenset[str]:
+    """Those of these uids that are claims of the tenant; nothing is locked."""
+    known = Attempt.objects.filter(uid__in=uids, workload__tenant_id=tenant_id)
+    return frozenset(uid.hex for uid in known.values_list("uid", flat=True))
+
+
 def lock_workload(pk: int) -> Workload | None:
     """Lock one workload; None if it is gone."""
     locked = Workload.objects.select_for_update(of=("self",), no_key=True)
@@ -120,15 +145,24 @@ def lock_held(workload_pk: int) -> Held:
 
     Refuses with WORKLOAD_NOT_FOUND, and with STORAGE_BUSY when the work changed hands each time.
     """
+    return _lock_held(workload_pk, _live_attempt)
+
+
+def lock_latest(workload_pk: int) -> Held:
+    """As `lock_held`, with the latest attempt there is, whether it lives or not."""
+    return _lock_held(workload_pk, _latest_attempt)
+
+
+def _lock_held(workload_pk: int, find: Callable[[int], Attempt | None]) -> Held:
     for _ in range(_TRIES):
         # A savepoint: giving it up also gives up the locks of a try that came too late.
         with transaction.atomic():
-            seen = _live_attempt(workload_pk)
+            seen = find(workload_pk)
             worker = None if seen is None else lock_worker(seen.worker_id)
             workload = lock_workload(workload_pk)
             if workload is None:
                 raise DomainError("WORKLOAD_NOT_FOUND", "There is no such workload.")
-            attempt = _live_attempt(workload_pk)
+            attempt = find(workload_pk)
             if attempt is None:
                 return Held(workload)
             if worker is not None and attempt.worker_id == worker.pk:
@@ -182,3 +216,7 @@ def _claim(row: Sequence[Any]) -> Attempt:
 
 def _live_attempt(workload_pk: int) -> Attempt | None:
     return Attempt.objects.live().filter(workload_id=workload_pk).first()
+
+
+def _latest_attempt(workload_pk: int) -> Attempt | None:
+    return Attempt.objects.filter(workload_id=workload_pk).order_by("-number").first()

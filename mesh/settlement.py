@@ -1,31 +1,76 @@
-"""Settlement: the reports that end a claim (complete, fail, cancelled, release).
+"""Settlement: the reports that end claims (complete, fail, cancelled, release), one or many.
 
 Guarantees: one result per workload, at most one SUCCEEDED attempt; a slot is freed once; an exact
 repeat of a report (same claim, token, step and body) is answered from what is stored, before the
-fence, and writes nothing. A report that comes too late changes nothing.
+fence, and writes nothing. Of many reports in one call each is judged by itself, in order; the
+later of two on one claim is judged after what the first did.
 
-Locks: the worker, then the workload.
+Of started work that is held rather than repeated (`lost_policy` hold) the truth is never turned
+away for its age: complete and fail of the latest claim ever issued settle it after the end of its
+lease too, and while it is HELD. What such work reports under an older claim, or after somebody
+resolved it, changes nothing and is kept as evidence (`LateReport`), without its body if that may
+not be stored.
+
+Locks: the worker, then the workloads, by key. Many at once skip workloads that are locked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from django.db import transaction
 
-from . import outcomes, workers, workloads
-from .canonical import digest, size
-from .changes import Changes
+from . import outcomes, refusals, reports, workers, workloads
+from .dockets import Docket, keep_late
 from .errors import DomainError
-from .leases import Presented, present, require_fence, require_running
-from .models import Attempt, AttemptStatus, Result, State
-from .screening import require_no_secrets
+from .giving import require_worker
+from .leases import Presented, require_fence
+from .models import (
+    STARTED_STATES,
+    Attempt,
+    AttemptStatus,
+    LateReport,
+    LostPolicy,
+    Result,
+    State,
+    Workload,
+)
+from .reports import CANCELLED, COMPLETE, FAIL, RELEASE, Report
 from .tenancy import Caller
-from .workloads import MAX_INPUT
 
-MAX_LOGS: Final = 256 * 1024
-MAX_DETAILS: Final = 256 * 1024
-MAX_ARTIFACTS: Final = 100
-MAX_ERROR: Final = 64 * 1024
+MAX_REPORTS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one report of many: the attempt as it is now, or the refusal."""
+
+    claim_id: str
+    attempt: Attempt | None = None
+    refusal: DomainError | None = None
+
+
+def settle(*, caller: Caller, worker_id: str, said: Sequence[Report]) -> list[Settled]:
+    """Settle many claims of one worker in one call, each report by itself and in order.
+
+    A constant number of statements, however many they are. A claim whose workload another call
+    holds at this moment is answered STORAGE_BUSY and holds up nobody; otherwise a report is
+    refused with the codes that it would be refused with alone. A repeat of the call repeats each
+    report. Refuses as a whole with REQUEST_INVALID (none, or over 100), WORKER_NOT_FOUND,
+    PERMISSION_DENIED (no worker, or another one).
+    """
+    require_worker(caller)
+    if not 1 <= len(said) <= MAX_REPORTS:
+        raise DomainError("REQUEST_INVALID", f"From 1 to {MAX_REPORTS} reports.")
+    with transaction.atomic():
+        worker = workers.lock_for(caller, worker_id)
+        docket = Docket(caller, worker, said, skip_locked=True)
+        settled = [_settle(docket, each) for each in said]
+        docket.write()
+        if docket.late:
+            keep_late(docket.late)
+    return settled
 
 
 def complete(
@@ -43,55 +88,19 @@ def complete(
 
     The same result id with the same claim and content is a repeat. Refuses in this order:
     CLAIM_NOT_FOUND; WORKLOAD_RESULT_DUPLICATE; the fence's codes; WORKLOAD_TRANSITION_DENIED (not
-    running, or a cancel was requested); WORKLOAD_SECRET_REJECTED; WORKLOAD_INVALID (bounds).
+    running, or a cancel was requested of work that is requeued when lost);
+    WORKLOAD_SECRET_REJECTED; WORKLOAD_INVALID (bounds).
     """
-    body = {
-        "result_id": result_id,
-        "output": output,
-        "artifacts": list(artifacts),
-        "logs": logs,
-        "resource_usage": resource_usage,
-    }
-    with transaction.atomic():
-        shown = present(caller, claim_id)
-        report = digest([fencing_token, body])
-        # Only work that succeeded has a result.
-        stored = (
-            Result.objects.filter(workload=shown.workload, result_id=result_id).first()
-            if shown.workload.state == State.SUCCEEDED
-            else None
-        )
-        if stored is not None:
-            if stored.attempt_id == shown.attempt.pk and _is_repeat(shown, "complete", report):
-                return shown.attempt
-            raise DomainError("WORKLOAD_RESULT_DUPLICATE", "That result id has other content.")
-        attempt, at = require_fence(shown, fencing_token), shown.at
-        require_running(shown.workload, State.SUCCEEDED)
-        require_no_secrets(output=output, artifacts=artifacts, logs=logs)
-        _require_bounds(
-            result_id=1 <= len(result_id) <= 200 and bool(result_id.strip()),
-            output=size(output) <= MAX_INPUT,
-            artifacts=len(artifacts) <= MAX_ARTIFACTS and all(len(a) <= 2_000 for a in artifacts),
-            logs=len(logs.encode()) <= MAX_LOGS,
-            resource_usage=size(resource_usage) <= MAX_DETAILS,
-        )
-        outcomes.end(attempt, AttemptStatus.SUCCEEDED, at)
-        attempt.resource_usage = dict(resource_usage) if resource_usage is not None else None
-        event = workloads.move(
-            shown.workload,
-            State.SUCCEEDED,
-            actor=caller.subject,
-            at=at,
-            evidence={**outcomes.of_attempt(attempt), "result_id": result_id},
-        )
-        workloads.set_deadline(shown.workload)
-        changes = Changes()
-        changes.add(shown.workload, attempt, event)
-        changes.results.append(
-            Result(workload=shown.workload, attempt=attempt, digest=report, created_at=at, **body)
-        )
-        _settle(shown, attempt, changes, "complete", report)
-    return attempt
+    report = reports.complete(
+        claim_id,
+        fencing_token,
+        result_id=result_id,
+        output=output,
+        artifacts=artifacts,
+        logs=logs,
+        resource_usage=resource_usage,
+    )
+    return _settle_one(caller, report)
 
 
 def fail(
@@ -102,34 +111,20 @@ def fail(
     kind: str,
     error: str,
     details: Mapping[str, Any] | None = None,
+    no_effect: bool = False,
 ) -> Attempt:
     """Report that the attempt failed: READY again after a delay, or a dead letter.
 
     Retried while the budget lasts and `kind` is in the retry policy's `retry_on`;
-    `secret_rejected` never. Refuses in this order: CLAIM_NOT_FOUND; the fence's codes;
-    WORKLOAD_TRANSITION_DENIED (not running; release instead); WORKLOAD_SECRET_REJECTED;
+    `secret_rejected` never, and work that is held when lost only with `no_effect`. Where such work
+    was to be cancelled it ends CANCELLED. Refuses in this order: CLAIM_NOT_FOUND; the fence's
+    codes; WORKLOAD_TRANSITION_DENIED (not running; release instead); WORKLOAD_SECRET_REJECTED;
     WORKLOAD_INVALID (bounds).
     """
-    failure = {"kind": kind, "error": error, "details": dict(details or {})}
-    with transaction.atomic():
-        shown = present(caller, claim_id)
-        report = digest([fencing_token, failure])
-        if _is_repeat(shown, "fail", report):
-            return shown.attempt
-        attempt = require_fence(shown, fencing_token)
-        require_running(shown.workload, State.FAILED)
-        require_no_secrets(error=error, details=details)
-        _require_bounds(
-            kind=1 <= len(kind) <= 200 and bool(kind.strip()),
-            error=len(error.encode()) <= MAX_ERROR,
-            details=size(details) <= MAX_DETAILS,
-        )
-        changes = Changes()
-        outcomes.fail(
-            changes, shown.workload, attempt, failure=failure, actor=caller.subject, at=shown.at
-        )
-        _settle(shown, attempt, changes, "fail", report)
-    return attempt
+    report = reports.fail(
+        claim_id, fencing_token, kind=kind, error=error, details=details, no_effect=no_effect
+    )
+    return _settle_one(caller, report)
 
 
 def cancelled(*, caller: Caller, claim_id: str, fencing_token: int) -> Attempt:
@@ -137,16 +132,7 @@ def cancelled(*, caller: Caller, claim_id: str, fencing_token: int) -> Attempt:
 
     Refuses in this order: CLAIM_NOT_FOUND; the fence's codes; WORKLOAD_TRANSITION_DENIED.
     """
-    with transaction.atomic():
-        shown = present(caller, claim_id)
-        report = digest([fencing_token])
-        if _is_repeat(shown, "cancelled", report):
-            return shown.attempt
-        attempt = require_fence(shown, fencing_token)
-        if shown.workload.state != State.CANCELLATION_REQUESTED:
-            raise workloads.denied(shown.workload, State.CANCELLED)
-        _confirm(shown, attempt, "cancelled", report)
-    return attempt
+    return _settle_one(caller, reports.cancelled(claim_id, fencing_token))
 
 
 def release(*, caller: Caller, claim_id: str, fencing_token: int) -> Attempt:
@@ -155,55 +141,194 @@ def release(*, caller: Caller, claim_id: str, fencing_token: int) -> Attempt:
     Where a cancel was requested this confirms it. Refuses in this order: CLAIM_NOT_FOUND; the
     fence's codes; WORKLOAD_TRANSITION_DENIED (started).
     """
-    with transaction.atomic():
-        shown = present(caller, claim_id)
-        report = digest([fencing_token])
-        if _is_repeat(shown, "release", report):
-            return shown.attempt
-        attempt = require_fence(shown, fencing_token)
-        if shown.workload.state == State.CANCELLATION_REQUESTED:
-            _confirm(shown, attempt, "release", report)
-            return attempt
-        if shown.workload.state != State.CLAIMED:
-            raise workloads.denied(shown.workload, State.READY)
-        changes = Changes()
-        outcomes.release(changes, shown.workload, attempt, actor=caller.subject, at=shown.at)
-        _settle(shown, attempt, changes, "release", report)
+    return _settle_one(caller, reports.release(claim_id, fencing_token))
+
+
+def can_still_report(attempt: Attempt, workload: Workload) -> bool:
+    """Whether complete and fail of this attempt count whatever became of its lease.
+
+    So it is for started work that is held when lost, under the latest claim ever issued, until
+    that claim was settled or somebody resolved the work.
+    """
+    return (
+        _is_of_held_kind(attempt, workload)
+        and attempt.fencing_token == workload.fencing_token
+        and (attempt.is_live or workload.state == State.HELD)
+    )
+
+
+def _settle_one(caller: Caller, report: Report) -> Attempt:
+    """A call of one report: it waits for the workload, and its refusal is the call's."""
+    require_worker(caller)
+    with refusals.kept(), transaction.atomic():
+        docket = Docket(caller, workers.lock_self(caller), [report], skip_locked=False)
+        attempt = _STEPS[report.step](docket, report)
+        docket.write()
     return attempt
 
 
-def _confirm(shown: Presented, attempt: Attempt, step: str, report: str) -> None:
-    changes = Changes()
-    outcomes.cancel(
-        changes,
+def _settle(docket: Docket, report: Report) -> Settled:
+    try:
+        return Settled(report.claim_id, _STEPS[report.step](docket, report))
+    except DomainError as refusal:
+        return Settled(report.claim_id, refusal=refusal)
+
+
+def _complete(docket: Docket, report: Report) -> Attempt:
+    shown, body = docket.present(report.claim_id), report.body
+    stored = docket.result_of(shown.workload, body["result_id"])
+    if stored is not None:
+        if stored.attempt_id == shown.attempt.pk and _is_repeat(shown, report):
+            return shown.attempt
+        raise DomainError("WORKLOAD_RESULT_DUPLICATE", "That result id has other content.")
+    attempt, workload = _require_fence(docket, shown, report), shown.workload
+    _require_open(attempt, workload, State.SUCCEEDED)
+    report.require_sound()
+    was_live = attempt.is_live
+    outcomes.end(attempt, AttemptStatus.SUCCEEDED, docket.at)
+    usage = body["resource_usage"]
+    attempt.resource_usage = dict(usage) if usage is not None else None
+    event = workloads.move(
+        workload,
+        State.SUCCEEDED,
+        actor=workers.subject_of(docket.worker),
+        at=docket.at,
+        evidence={**outcomes.of_attempt(attempt), "result_id": body["result_id"]},
+    )
+    workloads.set_deadline(workload)
+    docket.end(report, attempt, event, was_live=was_live)
+    docket.store(
+        Result(
+            workload=workload, attempt=attempt, digest=report.digest, created_at=docket.at, **body
+        )
+    )
+    return attempt
+
+
+def _fail(docket: Docket, report: Report) -> Attempt:
+    shown = docket.present(report.claim_id)
+    if _is_repeat(shown, report):
+        return shown.attempt
+    attempt = _require_fence(docket, shown, report)
+    _require_open(attempt, shown.workload, State.FAILED)
+    report.require_sound()
+    was_live = attempt.is_live
+    outcomes.fail(
+        docket.changes,
         shown.workload,
         attempt,
-        AttemptStatus.CANCELLED,
-        cause="confirmed",
-        actor=workers.subject_of(shown.worker),
-        at=shown.at,
+        failure=report.body,
+        actor=workers.subject_of(docket.worker),
+        at=docket.at,
     )
-    _settle(shown, attempt, changes, step, report)
+    docket.end(report, attempt, was_live=was_live)
+    return attempt
 
 
-def _settle(shown: Presented, attempt: Attempt, changes: Changes, step: str, report: str) -> None:
-    """Write the end of the claim with the digest that its repeat is known by; free the slot."""
-    attempt.report_step = step
-    attempt.report_digest = report
-    worker = shown.worker
-    worker.last_progress_at = shown.at
-    workers.occupy(worker, worker.active - 1, actor=workers.subject_of(worker), at=shown.at)
-    changes.add_worker(worker)
-    changes.write()
+def _cancelled(docket: Docket, report: Report) -> Attempt:
+    shown = docket.present(report.claim_id)
+    if _is_repeat(shown, report):
+        return shown.attempt
+    attempt = require_fence(shown, report.token)
+    if shown.workload.state != State.CANCELLATION_REQUESTED:
+        raise workloads.denied(shown.workload, State.CANCELLED)
+    return _confirm(docket, shown, attempt, report)
 
 
-def _is_repeat(shown: Presented, step: str, report: str) -> bool:
+def _release(docket: Docket, report: Report) -> Attempt:
+    shown = docket.present(report.claim_id)
+    if _is_repeat(shown, report):
+        return shown.attempt
+    attempt = require_fence(shown, report.token)
+    if shown.workload.state == State.CANCELLATION_REQUESTED:
+        return _confirm(docket, shown, attempt, report)
+    if shown.workload.state != State.CLAIMED:
+        raise workloads.denied(shown.workload, State.READY)
+    outcomes.release(
+        docket.changes,
+        shown.workload,
+        attempt,
+        actor=workers.subject_of(docket.worker),
+        at=docket.at,
+    )
+    docket.end(report, attempt)
+    return attempt
+
+
+def _confirm(docket: Docket, shown: Presented, attempt: Attempt, report: Report) -> Attempt:
+    outcomes.cancel(
+        docket.changes,
+        shown.workload,
+        attempt,
+        cause="confirmed",
+        actor=workers.subject_of(docket.worker),
+        at=docket.at,
+    )
+    docket.end(report, attempt)
+    return attempt
+
+
+def _require_fence(docket: Docket, shown: Presented, report: Report) -> Attempt:
+    """The fence for complete and fail, which started work of the policy hold may pass late.
+
+    What it refuses of such work is kept as evidence.
+    """
+    attempt, workload = shown.attempt, shown.workload
+    is_own = (attempt.worker_id, attempt.fencing_token) == (shown.worker.pk, report.token)
+    if not (is_own and _is_of_held_kind(attempt, workload)):
+        return require_fence(shown, report.token)
+    if can_still_report(attempt, workload):
+        return attempt
+    try:
+        if attempt.fencing_token != workload.fencing_token:
+            raise DomainError("WORKLOAD_STALE_FENCE", "A later claim was issued.")
+        return require_fence(shown, report.token)
+    except DomainError as refusal:
+        late = _late(docket, attempt, report, refusal.code)
+        docket.late.append(late)
+        refusal.keep = partial(keep_late, [late])
+        raise
+
+
+def _late(docket: Docket, attempt: Attempt, report: Report, code: str) -> LateReport:
+    """The evidence. What holds a secret or is out of bounds leaves only that it came."""
+    late = LateReport(attempt=attempt, step=report.step, code=code, reported_at=docket.at)
+    try:
+        report.require_sound()
+    except DomainError as unsound:
+        late.digest = unsound.code
+    else:
+        late.digest, late.body = report.digest, dict(report.body)
+    return late
+
+
+def _is_of_held_kind(attempt: Attempt, workload: Workload) -> bool:
+    """Started work that is held, when lost, for somebody to find out what happened."""
+    return workload.lost_policy == LostPolicy.HOLD and attempt.started_at is not None
+
+
+def _require_open(attempt: Attempt, workload: Workload, to: State) -> None:
+    """Refuse with WORKLOAD_TRANSITION_DENIED what can have no outcome now.
+
+    Of work that is held when lost the truth is taken even where a cancel was requested.
+    """
+    is_open = workload.state in STARTED_STATES or (
+        _is_of_held_kind(attempt, workload)
+        and workload.state in {State.HELD, State.CANCELLATION_REQUESTED}
+    )
+    if not is_open:
+        raise workloads.denied(workload, to)
+
+
+def _is_repeat(shown: Presented, report: Report) -> bool:
     attempt = shown.attempt
-    known = (attempt.worker_id, attempt.report_step, attempt.report_digest)
-    return known == (shown.worker.pk, step, report)
+    is_alike = (attempt.worker_id, attempt.report_step) == (shown.worker.pk, report.step)
+    return is_alike and attempt.report_digest == report.digest
 
 
-def _require_bounds(**rules: bool) -> None:
-    broken = [name for name, holds in rules.items() if not holds]
-    if broken:
-        raise DomainError("WORKLOAD_INVALID", f"Out of bounds: {', '.join(broken)}.", fields=broken)
+_STEPS: Final[Mapping[str, Callable[[Docket, Report], Attempt]]] = {
+    COMPLETE: _complete,
+    FAIL: _fail,
+    CANCELLED: _cancelled,
+    RELEASE: _release,
+}

@@ -60,6 +60,14 @@ def first(statement: str, values: Mapping[str, Any]) -> Sequence[Any] | None:
         return found
 
 
+def all_rows(statement: str, values: Mapping[str, Any]) -> list[Sequence[Any]]:
+    """Run a statement that answers rows, to be read by a `Reader`."""
+    with _cursor() as cursor:
+        cursor.execute(statement, values)
+        found: list[Sequence[Any]] = cursor.fetchall()
+        return found
+
+
 def rows(statement: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Run a statement that answers rows; `jsonb` columns come as text."""
     with _cursor() as cursor:

@@ -48,15 +48,18 @@ def cancel(*, caller: Caller, workload_id: str, reason: str = "") -> Workload:
     """Ask that the work stops. Unclaimed work and a dead letter is CANCELLED at once.
 
     Claimed work becomes CANCELLATION_REQUESTED: its worker is told and confirms, or the grace
-    passes. Cancelled or asked before: no change. SUCCEEDED: WORKLOAD_TRANSITION_DENIED.
+    passes. Cancelled or asked before: no change. SUCCEEDED, and HELD, which waits to be resolved:
+    WORKLOAD_TRANSITION_DENIED.
     Locks the workload only, for no slot is freed here.
     """
     caller.require(Role.OPERATOR)
-    pk = _pk_for(caller, workload_id)
+    pk = pk_for(caller, workload_id)
     with transaction.atomic():
         workload = _locked(pk)
         if workload.state in {State.CANCELLED, State.CANCELLATION_REQUESTED}:
             return workload
+        if workload.state == State.HELD:
+            raise denied(workload, State.CANCELLED)
         at = clock.now()
         to = State.CANCELLATION_REQUESTED if workload.is_claimed else State.CANCELLED
         event = move(workload, to, actor=caller.subject, at=at, evidence={"reason": reason})
@@ -78,7 +81,7 @@ def retry(
     caller.require(Role.OPERATOR)
     if not 1 <= extra_attempts <= 100:
         raise DomainError("REQUEST_INVALID", "From 1 to 100 extra attempts.")
-    pk = _pk_for(caller, workload_id)
+    pk = pk_for(caller, workload_id)
     with transaction.atomic():
         requirements.keep_in_use(workload_pk=pk)
         workload = _locked(pk)
@@ -101,10 +104,12 @@ def move(
     actor: str,
     at: datetime,
     evidence: Mapping[str, Any] | None = None,
+    name: str | None = None,
 ) -> WorkloadEvent:
     """Move a locked workload along a legal arrow, in memory; its event, to be written with it.
 
-    Refuses with WORKLOAD_TRANSITION_DENIED where there is no such arrow.
+    The event has the name of the arrow, or `name`. Refuses with WORKLOAD_TRANSITION_DENIED where
+    there is no such arrow.
     """
     if to not in WORKLOAD_MOVES[workload.state]:
         raise denied(workload, to)
@@ -114,7 +119,7 @@ def move(
     workload.ended_at = at if to in ENDED_STATES else None
     return history.of_workload(
         workload,
-        event=_event_name(before, to),
+        event=name or _event_name(before, to),
         from_state=before,
         actor=actor,
         at=at,
@@ -135,6 +140,8 @@ def make_ready(
     event = move(workload, State.READY, actor=actor, at=at, evidence=told)
     workload.available_at = available_at
     workload.ready_at = at
+    # What was to be cancelled and was held, then sent back, is not to be cancelled any more.
+    workload.cancel_requested_at = None
     workload.claimable = is_free(workload) and available_at <= at
     set_deadline(workload)
     return event
@@ -145,6 +152,11 @@ def is_free(workload: Workload) -> bool:
     return not workload.held and workload.open_dependencies == 0
 
 
+def is_under_way(workload: Workload) -> bool:
+    """Neither ended nor HELD for somebody to find out: the overall timeout counts."""
+    return workload.state not in ENDED_STATES and workload.state != State.HELD
+
+
 def set_deadline(workload: Workload, *, unpaused_at: datetime | None = None) -> None:
     """Work out the earliest deadline that applies to the workload in its present state.
 
@@ -153,7 +165,7 @@ def set_deadline(workload: Workload, *, unpaused_at: datetime | None = None) -> 
     """
     grace = timedelta(milliseconds=workload.timeouts["cancel_grace_ms"])
     candidates = []
-    if workload.state not in ENDED_STATES:
+    if is_under_way(workload):
         candidates.append(workload.overall_deadline_at)
     if workload.state == State.READY and is_free(workload):
         candidates.append(queue_deadline_at(workload, unpaused_at))
@@ -204,7 +216,8 @@ def _event_name(before: str, to: State) -> str:
     return _EVENTS.get((before, to)) or _NAMES.get(to) or to.lower()
 
 
-def _pk_for(caller: Caller, workload_id: str) -> int:
+def pk_for(caller: Caller, workload_id: str) -> int:
+    """The key of a workload of the caller's tenant; WORKLOAD_NOT_FOUND."""
     found = Workload.objects.filter(tenant_id=caller.tenant_id, workload_id=workload_id)
     pk = found.values_list("pk", flat=True).first()
     if pk is None:

@@ -19,6 +19,7 @@ from ..models import (
     Workload,
     WorkloadEvent,
 )
+from ..settlement import Settled
 
 
 def worker(row: Worker) -> dict[str, Any]:
@@ -129,6 +130,13 @@ def claim(given: Claim) -> dict[str, Any]:
         "runtime_policy": given.runtime_policy,
         "lost_policy": given.lost_policy,
     }
+
+
+def settled(each: Settled) -> dict[str, Any]:
+    if each.refusal is not None:
+        code, detail = each.refusal.code, each.refusal.detail
+        return {"claim_id": each.claim_id, "code": code, "detail": detail}
+    return {"claim_id": each.claim_id, "status": each.attempt and each.attempt.status}
 
 
 def checkpoint(row: Checkpoint) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from typing import Final
 
 from rest_framework import serializers
 
-from ..models import Backoff, Health, LostPolicy, RevocationKind, Runtime, ScopeKind
+from .. import reports
+from ..models import Backoff, Health, LostPolicy, Resolution, RevocationKind, Runtime, ScopeKind
+from ..settlement import MAX_REPORTS
 from .fields import (
     INT32,
     INT64,
@@ -18,6 +20,7 @@ from .fields import (
     Text,
     TextList,
     Time,
+    Variants,
     Word,
 )
 
@@ -172,6 +175,16 @@ class Retry(Body):
     reason = Reason()
 
 
+class Resolve(Body):
+    resolution = Word(choices=Resolution.choices)
+    output = AnyValue(required=False)
+    reason = Text(_MAX_REASON)
+
+
+class Reclaim(Body):
+    reason = Text(_MAX_REASON)
+
+
 class Fenced(Body):
     fencing_token = Integer()
 
@@ -196,6 +209,51 @@ class Fail(Fenced):
     kind = Text()
     error = Text()
     details = Object(required=False, allow_null=True)
+    no_effect = Flag(
+        required=False,
+        help_text="Nothing happened that must not happen twice: `hold` work may be tried again.",
+    )
+
+
+class CompleteItem(Complete):
+    claim_id = Text(_MAX_ID)
+    outcome = Word(choices=[reports.COMPLETE])
+
+
+class FailItem(Fail):
+    claim_id = Text(_MAX_ID)
+    outcome = Word(choices=[reports.FAIL])
+
+
+class CancelledItem(Fenced):
+    claim_id = Text(_MAX_ID)
+    outcome = Word(choices=[reports.CANCELLED])
+
+
+class ReleaseItem(Fenced):
+    claim_id = Text(_MAX_ID)
+    outcome = Word(choices=[reports.RELEASE])
+
+
+class Results(Body):
+    """Reports on up to 100 claims, each with the members that its outcome has."""
+
+    results = Variants(
+        "outcome",
+        {
+            reports.COMPLETE: CompleteItem,
+            reports.FAIL: FailItem,
+            reports.CANCELLED: CancelledItem,
+            reports.RELEASE: ReleaseItem,
+        },
+        max_length=MAX_REPORTS,
+    )
+
+
+class Validate(Fenced):
+    worker_id = Text(_MAX_ID)
+    workload_id = Text(_MAX_ID)
+    capabilities = TextList(MAX_LIST, required=False)
 
 
 class Resource(Body):

@@ -72,6 +72,31 @@ EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
         "constraints": {"worker_names": ["edge-*"]},
         "expires_in_ms": 3_600_000,
     },
+    bodies.Results: {
+        "results": [
+            {
+                "claim_id": "claim_1",
+                **_FENCE,
+                "outcome": "complete",
+                "result_id": "result-1",
+                "output": {"lines": 42},
+            },
+            {
+                "claim_id": "claim_2",
+                **_FENCE,
+                "outcome": "fail",
+                "kind": "file_missing",
+                "error": "letter.txt: no such file",
+            },
+        ]
+    },
+    bodies.Validate: {**_FENCE, "worker_id": "worker_1", "workload_id": "workload_1"},
+    bodies.Resolve: {
+        "resolution": "succeeded",
+        "output": {"lines": 42},
+        "reason": "the letter was sent; I looked",
+    },
+    bodies.Reclaim: {"reason": "the machine burned down"},
     bodies.Issue: {
         "application": "documents",
         "subject": "service:registrar",

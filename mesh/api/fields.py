@@ -5,6 +5,7 @@ good one is a rule, and rules stand in the domain.
 """
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
@@ -185,6 +186,42 @@ class TextList(serializers.ListField):
         if self.each is not None and any(len(item) > self.each for item in data):
             self.fail("too_long", max_length=self.each)
         return data
+
+
+class Variants(serializers.ListField):
+    """A list of objects of several shapes; the member `key` of each says which one it has."""
+
+    default_error_messages = {
+        "not_a_list": "Expected a list.",
+        "not_an_object": "Expected an object.",
+        "unknown": "Not one of the words that are known here.",
+    }
+
+    def __init__(self, key: str, shapes: Mapping[str, type[Body]], **kwargs: Any) -> None:
+        super().__init__(allow_empty=False, **kwargs)
+        self.key = key
+        self.shapes = shapes
+
+    def run_child_validation(self, data: list[Any]) -> list[Any]:
+        errors: dict[str, Any] = {}
+        checked = []
+        for place, item in enumerate(data):
+            try:
+                checked.append(self._check(item))
+            except serializers.ValidationError as error:
+                errors[str(place)] = error.detail
+        if errors:
+            raise serializers.ValidationError(errors)
+        return checked
+
+    def _check(self, item: Any) -> dict[str, Any]:
+        if not isinstance(item, dict):
+            self.fail("not_an_object")
+        word = item.get(self.key)
+        shape = self.shapes.get(word) if isinstance(word, str) else None
+        if shape is None:
+            raise serializers.ValidationError({self.key: [self.error_messages["unknown"]]})
+        return shape.check(item)
 
 
 def parse_time(value: Any) -> datetime | None:

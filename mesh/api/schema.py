@@ -14,7 +14,7 @@ from drf_spectacular.utils import (
 
 from ..errors import CODES
 from .examples import EXAMPLES
-from .fields import AnyValue, Body
+from .fields import AnyValue, Body, Variants
 from .filters import CREATED_AFTER, CREATED_BEFORE, CURSOR, PAGE_SIZE
 from .paging import DEFAULT_SIZE, MAX_SIZE
 from .problems import CONTENT_TYPE
@@ -110,3 +110,26 @@ class Anything(OpenApiSerializerFieldExtension):
 
     def map_serializer_field(self, auto_schema: Any, direction: str) -> dict[str, Any]:
         return {}
+
+
+class OneOfSeveral(OpenApiSerializerFieldExtension):
+    """A list of objects, each of one of several shapes."""
+
+    target_class = Variants
+
+    def map_serializer_field(self, auto_schema: Any, direction: str) -> dict[str, Any]:
+        shapes = self.target.shapes
+        named = {
+            word: auto_schema.resolve_serializer(shape, direction).ref
+            for word, shape in shapes.items()
+        }
+        mapping = {word: ref["$ref"] for word, ref in named.items()}
+        return {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": self.target.max_length,
+            "items": {
+                "oneOf": list(named.values()),
+                "discriminator": {"propertyName": self.target.key, "mapping": mapping},
+            },
+        }

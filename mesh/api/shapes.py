@@ -1,6 +1,6 @@
 """What callers get, for the OpenAPI document; `answers` makes it.
 
-Everything named here is always there; what may be null says so.
+Everything named here is always there, unless it is not `required`; what may be null says so.
 """
 
 from typing import Any
@@ -229,6 +229,22 @@ class WorkloadDetail(Workload):
 class Submitted(Shape):
     workload = Workload()
     created = Flag()
+
+
+class SettledItem(Shape):
+    claim_id = Text()
+    status = Word(choices=AttemptStatus.choices, required=False, help_text="If it was accepted.")
+    code = Text(required=False, help_text="If it was refused.")
+    detail = Text(required=False)
+
+
+class Settled(Shape):
+    results = SettledItem(many=True, help_text="In the order of the reports.")
+
+
+class Valid(Shape):
+    valid = Flag()
+    expires_at = Time()
 
 
 class Renewal(Shape):

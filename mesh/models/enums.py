@@ -133,6 +133,15 @@ class LostPolicy(models.TextChoices):
     HOLD = "hold", "Hold for a person"
 
 
+class Resolution(models.TextChoices):
+    """What a person says became of work that is HELD."""
+
+    SUCCEEDED = "succeeded", "It succeeded"
+    FAILED = "failed", "It failed"
+    CANCELLED = "cancelled", "It is not to be done"
+    REQUEUE = "requeue", "Do it again"
+
+
 class RequiredState(models.TextChoices):
     """What a dependency must come to before its dependent may run."""
 

@@ -451,6 +451,8 @@ class Result(models.Model):
     artifacts = models.JSONField(default=list)
     logs = models.TextField(blank=True, default="")
     resource_usage = models.JSONField(null=True)
+    # The person who said it in place of the worker; empty where the worker did.
+    author = models.CharField(max_length=255, blank=True, default="", db_default="")
     created_at = models.DateTimeField()
 
     class Meta:

@@ -5,11 +5,11 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import leases, settlement
+from ... import leases, settlement, validation
 from ...models import Attempt
 from .. import answers, bodies, shapes
 from ..fields import Body
-from ..schema import WORKERS, operation
+from ..schema import ANYBODY, WORKERS, operation
 from .base import Endpoint, answer
 
 _FENCE = (
@@ -128,3 +128,20 @@ class Release(ClaimEndpoint):
     def post(self, request: Request, claim_id: str) -> Response:
         """Give back work that was not started."""
         return self.attempt(settlement.release(**self.said(claim_id, bodies.Fenced)))
+
+
+class Validate(ClaimEndpoint):
+    @operation(
+        "claims_validate",
+        body=bodies.Validate,
+        answers={200: shapes.Valid},
+        refusals=(
+            "CLAIM_NOT_FOUND MESH_CLAIM_SCOPE_DENIED MESH_STALE_FENCE WORKLOAD_TRANSITION_DENIED"
+            " MESH_CAPABILITY_DENIED"
+        ),
+        who=ANYBODY,
+    )
+    def post(self, request: Request, claim_id: str) -> Response:
+        """Ask whether a claim holds, before something is done under it. Changes nothing."""
+        expires_at = validation.validate(**self.said(claim_id, bodies.Validate))
+        return answer({"valid": True, "expires_at": expires_at})

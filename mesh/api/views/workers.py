@@ -6,7 +6,7 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import claims, liveness, workers
+from ... import claims, liveness, reports, settlement, workers
 from ...models import Health, Lifecycle, Runtime
 from ...models import Worker as WorkerRow
 from ...registration import Registration
@@ -157,6 +157,23 @@ class Claims(Endpoint):
         )
 
 
+class Results(Endpoint):
+    noun = "WORKER"
+
+    @operation(
+        "workers_results",
+        body=bodies.Results,
+        answers={200: shapes.Settled},
+        refusals="WORKER_NOT_FOUND",
+        who=WORKERS,
+    )
+    def post(self, request: Request, worker_id: str) -> Response:
+        """Settle up to 100 claims in one call; each report is answered by itself, in order."""
+        said = [_report(each) for each in self.body(bodies.Results)["results"]]
+        settled = settlement.settle(caller=self.caller, worker_id=worker_id, said=said)
+        return answer({"results": [answers.settled(each) for each in settled]})
+
+
 class Reconcile(Endpoint):
     noun = "WORKER"
 
@@ -246,3 +263,9 @@ def _chosen(query: Query) -> Q:
     if (beginning := query.text("q")) is not None:
         chosen &= Q(name__startswith=beginning) | Q(worker_id__startswith=beginning)
     return chosen
+
+
+def _report(item: dict[str, Any]) -> reports.Report:
+    said = dict(item)
+    make = reports.MAKERS[said.pop("outcome")]
+    return make(said.pop("claim_id"), said.pop("fencing_token"), **said)

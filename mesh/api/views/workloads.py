@@ -6,7 +6,7 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import intake, placing, workloads
+from ... import intake, placing, resolutions, workloads
 from ...models import Application, Attempt, Checkpoint, State, WorkloadEvent
 from ...models import Workload as WorkloadRow
 from ...submissions import Submission
@@ -185,6 +185,38 @@ class Retry(Endpoint):
         """Make a dead letter ready again, with more attempts."""
         said = self.body(bodies.Retry)
         row = workloads.retry(caller=self.caller, workload_id=workload_id, **said)
+        return answer(_shown(row))
+
+
+class Resolve(Endpoint):
+    noun = "WORKLOAD"
+
+    @operation(
+        "workloads_resolve",
+        body=bodies.Resolve,
+        answers={200: shapes.Workload},
+        refusals=f"{_MOVE} WORKLOAD_SECRET_REJECTED WORKLOAD_INVALID",
+    )
+    def post(self, request: Request, workload_id: str) -> Response:
+        """Say what became of work that is HELD, or have it done again."""
+        said = self.body(bodies.Resolve)
+        row = resolutions.resolve(caller=self.caller, workload_id=workload_id, **said)
+        return answer(_shown(row))
+
+
+class Reclaim(Endpoint):
+    noun = "WORKLOAD"
+
+    @operation(
+        "workloads_reclaim",
+        body=bodies.Reclaim,
+        answers={200: shapes.Workload},
+        refusals=f"{_MOVE} WORKLOAD_SECRET_REJECTED WORKLOAD_INVALID",
+    )
+    def post(self, request: Request, workload_id: str) -> Response:
+        """Take the work from its worker at once, as lost, without waiting for the lease."""
+        said = self.body(bodies.Reclaim)
+        row = resolutions.reclaim(caller=self.caller, workload_id=workload_id, **said)
         return answer(_shown(row))
 
 
