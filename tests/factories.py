@@ -21,6 +21,7 @@ from mesh import (
     leases,
     liveness,
     placing,
+    resolutions,
     settlement,
     tenancy,
     workloads,
@@ -32,6 +33,7 @@ from mesh.models import (
     Health,
     Incident,
     Lifecycle,
+    LostPolicy,
     Role,
     Runtime,
     State,
@@ -244,6 +246,15 @@ class World:
         held.worker.complete(held.claim)
         return held
 
+    def held(self, worker: Member | None = None, **members: Any) -> Held:
+        """Started work that was taken from its worker and waits to be resolved."""
+        held = self.running(worker, lost_policy=LostPolicy.HOLD.value, **members)
+        resolutions.reclaim(
+            caller=self.operator, workload_id=held.workload.workload_id, reason="it hangs"
+        )
+        held.refresh()
+        return held
+
     def dead_letter(self, worker: Member | None = None, **members: Any) -> Held:
         held = self.running(worker, **{"retry_policy": {"max_attempts": 1}, **members})
         held.worker.fail(held.claim)
@@ -297,6 +308,7 @@ def in_state(world: World, state: str) -> Workload:
         State.SUCCEEDED: world.succeeded,
         State.DEAD_LETTER: world.dead_letter,
         State.CANCELLED: world.cancelled,
+        State.HELD: world.held,
     }
     made = makers[state]()
     row: Workload = made.refresh() if isinstance(made, Held) else made

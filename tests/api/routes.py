@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from mesh import clock
+from mesh import clock, workloads
 from mesh.api.renderers import at
 from mesh.models import Role
 from tests.factories import CAPABILITY, REGISTRAR, Held, Member, World, incident, name, offline
@@ -177,6 +177,39 @@ def _placeable(world: World) -> Call:
     return Call(path, {"worker_id": member.worker_id, "lease_ms": 30_000})
 
 
+def _results(world: World) -> Call:
+    held = world.running(world.worker(concurrency=8))
+    one, two, three, four = held, *(world.running(held.worker) for _ in range(3))
+    workloads.cancel(caller=world.operator, workload_id=three.workload.workload_id)
+    workloads.cancel(caller=world.operator, workload_id=four.workload.workload_id)
+    complete = {"result_id": "r-1", "output": {"pages": 3}, "artifacts": [], "logs": "done"}
+    fail = {"kind": "broken", "error": "It broke.", "details": {"page": 1}, "no_effect": True}
+    items = [
+        _item(one, "complete", **complete, resource_usage={"cpu_ms": 5}),
+        _item(two, "fail", **fail),
+        _item(three, "cancelled"),
+        _item(four, "release"),
+    ]
+    return Call(f"workers/{held.worker.worker_id}/results", {"results": items}, held.worker)
+
+
+def _item(held: Held, outcome: str, **members: Any) -> dict[str, Any]:
+    claim = held.claim
+    said = {"claim_id": claim.claim_id, "fencing_token": claim.fencing_token, "outcome": outcome}
+    return {**said, **members}
+
+
+def _validate(world: World) -> Call:
+    held = world.running()
+    body = {
+        "fencing_token": held.claim.fencing_token,
+        "worker_id": held.worker.worker_id,
+        "workload_id": held.workload.workload_id,
+        "capabilities": [CAPABILITY],
+    }
+    return Call(f"claims/{held.claim.claim_id}/validate", body, held.worker)
+
+
 def _on_claim(action: str, maker: str, /, **members: Any) -> Route:
     def make(world: World) -> Call:
         held: Held = getattr(world, maker)()
@@ -210,6 +243,7 @@ ROUTES: Final = (
     ),
     _on_worker("heartbeat", beat_body),
     _on_worker("claims", lambda member: {"max": 1, "lease_ms": 30_000}),
+    Route("POST", "workers/<any:worker_id>/results", WORKER, _results, "WORKER", ("output",)),
     _on_worker("reconcile", reconcile_body),
     _on_worker("drain", lambda member: {"reason": "r", "deadline_ms": 1000}, needs="operator"),
     Route("POST", "workers/<any:worker_id>/undrain", "operator", _draining, "WORKER"),
@@ -248,6 +282,23 @@ ROUTES: Final = (
         _on_workload("/retry", "dead_letter", {"extra_attempts": 2, "reason": "r"}),
         "WORKLOAD",
     ),
+    Route(
+        "POST",
+        "workloads/<any:workload_id>/resolve",
+        "operator",
+        _on_workload(
+            "/resolve", "held", {"resolution": "succeeded", "output": {"pages": 3}, "reason": "r"}
+        ),
+        "WORKLOAD",
+        ("output",),
+    ),
+    Route(
+        "POST",
+        "workloads/<any:workload_id>/reclaim",
+        "operator",
+        _on_workload("/reclaim", "running", {"reason": "r"}),
+        "WORKLOAD",
+    ),
     _on_claim("start", "claimed"),
     _on_claim("renew", "claimed", lease_ms=30_000),
     _on_claim("checkpoint", "running", state={"page": 1}),
@@ -260,9 +311,12 @@ ROUTES: Final = (
         logs="done",
         resource_usage={"cpu_ms": 5},
     ),
-    _on_claim("fail", "running", kind="broken", error="It broke.", details={"page": 1}),
+    _on_claim(
+        "fail", "running", kind="broken", error="It broke.", details={"page": 1}, no_effect=True
+    ),
     _on_claim("cancelled", "cancelling"),
     _on_claim("release", "claimed"),
+    Route("POST", "claims/<any:claim_id>/validate", "viewer", _validate, "CLAIM"),
     Route("GET", "grants", "admin", lambda world: Call("grants")),
     Route("POST", "grants", "admin", lambda world: Call("grants", issue_body(world))),
     Route("GET", "grants/<any:grant_id>", "admin", _on_grant, "GRANT"),

@@ -20,6 +20,7 @@ from .test_parsers import MALFORMED, REFUSED
 ALL_OPTIONAL = ("/drain", "/undrain", "/recover", "/place", "/cancel", "/retry", "/revoke")
 WRONG: dict[type, list[Any]] = {
     str: [1, True, None, [], {}, 1.5],
+    bool: ["true", 1, 0, None, [], {}],
     int: ["1", True, None, [], {}, 1.5, 1.0, ""],
     list: ["x", 1, True, None, {}, [1], [None], [["x"]]],
     dict: ["x", 1, True, None, [], [{}]],
@@ -190,7 +191,7 @@ def test_register_refuses_each_bound_one_over(
         ({"input": {"Password": "x"}}, "WORKLOAD_SECRET_REJECTED"),
         ({"priority": 2**31}, "REQUEST_INVALID"),
         ({"priority": -(2**31) - 1}, "REQUEST_INVALID"),
-        ({"lost_policy": "hold"}, "REQUEST_INVALID"),
+        ({"lost_policy": "drop"}, "REQUEST_INVALID"),
         ({"policy": {"pool_id": "p"}}, "REQUEST_INVALID"),
         ({"policy": {"resources": {}}}, "REQUEST_INVALID"),
         ({"dependencies": []}, "REQUEST_INVALID"),

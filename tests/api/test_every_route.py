@@ -74,8 +74,10 @@ def test_another_worker_is_denied_or_fenced(route: Route, world: World) -> None:
     stranger = world.worker()
     before = rows()
     answer = make_call(route, made, stranger.credential)
-    is_claim = route.noun == "CLAIM"
-    assert_refused(answer, "WORKLOAD_STALE_FENCE" if is_claim else "PERMISSION_DENIED")
+    expected = "WORKLOAD_STALE_FENCE" if route.noun == "CLAIM" else "PERMISSION_DENIED"
+    if route.pattern.endswith("/validate"):
+        expected = "MESH_CLAIM_SCOPE_DENIED"
+    assert_refused(answer, expected)
     assert rows() == before
 
 

@@ -19,6 +19,7 @@ from mesh.models import (
     EligibleSet,
     Grant,
     Incident,
+    LateReport,
     Requirement,
     Result,
     Worker,
@@ -34,6 +35,7 @@ AT_REST: Final = (
     "CLAIMED",
     "RUNNING",
     "CHECKPOINTED",
+    "HELD",
     "CANCELLATION_REQUESTED",
     "SUCCEEDED",
     "CANCELLED",
@@ -53,6 +55,7 @@ _TABLES: Final[tuple[Any, ...]] = (
     Requirement,
     Incident,
     EligibleSet,
+    LateReport,
 )
 
 
