@@ -35,6 +35,14 @@ RULES: Final[Mapping[str, str]] = {
           left join mesh_attempt a on a.workload_id = w.id and a.status = any(%(live)s)
          where (a.id is not null) <> (w.state = any(%(claimed)s))
     """,
+    "held_work_was_started_and_given_up_with_its_latest_attempt": """
+        select w.workload_id, w.lost_policy, a.number, a.status, a.started_at
+          from mesh_workload w
+          left join mesh_attempt a on a.workload_id = w.id and a.number = w.attempt_count
+         where w.state = 'HELD'
+           and (w.lost_policy <> 'hold' or a.started_at is null
+                or a.status not in ('WORKER_LOST', 'TIMED_OUT'))
+    """,
     "fencing_tokens_rise_with_attempt_numbers": """
         select w.workload_id, a.number, a.fencing_token, a.before
           from (select workload_id, number, fencing_token,

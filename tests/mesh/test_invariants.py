@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
-from mesh import invariants
+from mesh import invariants, resolutions
 from mesh.models import (
     Attempt,
     AttemptStatus,
@@ -25,6 +25,7 @@ AT_REST = (
     State.CLAIMED,
     State.RUNNING,
     State.CHECKPOINTED,
+    State.HELD,
     State.CANCELLATION_REQUESTED,
     State.SUCCEEDED,
     State.DEAD_LETTER,
@@ -48,6 +49,19 @@ def unguarded(world: World) -> World:
 @pytest.mark.parametrize("state", AT_REST)
 def test_nothing_is_broken_in_any_state_at_rest(state: State, world: World) -> None:
     in_state(world, state)
+    assert invariants.broken() == {}
+
+
+def test_nothing_is_broken_by_a_late_report_or_a_person(world: World) -> None:
+    late, told = world.held(), world.held()
+    late.worker.complete(late.claim)
+    resolutions.resolve(
+        caller=world.operator,
+        workload_id=told.workload.workload_id,
+        resolution="succeeded",
+        reason="I looked",
+    )
+    assert (late.refresh().state, told.refresh().state) == (State.SUCCEEDED, State.SUCCEEDED)
     assert invariants.broken() == {}
 
 
@@ -77,6 +91,10 @@ def _wrong_active(world: World) -> None:
 
 def _live_attempt_of_ready_work(world: World) -> None:
     Workload.objects.filter(pk=world.claimed().workload.pk).update(state=State.READY)
+
+
+def _held_without_a_start(world: World) -> None:
+    Workload.objects.filter(pk=world.held().workload.pk).update(lost_policy="requeue")
 
 
 def _falling_token(world: World) -> None:
@@ -123,6 +141,7 @@ BREAKS: dict[str, Callable[[World], None]] = {
     "a_workload_has_at_most_one_live_attempt": _second_live_attempt,
     "active_is_the_number_of_live_attempts": _wrong_active,
     "a_live_attempt_is_there_exactly_while_work_is_claimed": _live_attempt_of_ready_work,
+    "held_work_was_started_and_given_up_with_its_latest_attempt": _held_without_a_start,
     "fencing_tokens_rise_with_attempt_numbers": _falling_token,
     "attempts_are_counted": _uncounted_start,
     "work_succeeded_exactly_when_one_attempt_did": _succeeded_without_an_attempt,
