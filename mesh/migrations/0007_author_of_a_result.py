@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('mesh', '0005_incidents'),
+        ('mesh', '0006_retention'),
     ]
 
     operations = [
