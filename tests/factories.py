@@ -20,6 +20,7 @@ from mesh import (
     intake,
     leases,
     liveness,
+    pauses,
     placing,
     resolutions,
     settlement,
@@ -34,6 +35,7 @@ from mesh.models import (
     Incident,
     Lifecycle,
     LostPolicy,
+    Pause,
     Role,
     Runtime,
     State,
@@ -221,6 +223,11 @@ class World:
         """READY work, due unless `not_before` says otherwise."""
         submission = self.submission(**members)
         return intake.submit(caller=self.operator, submission=submission).workload
+
+    def pause(self, **members: Any) -> Pause:
+        """A pause of all work of the application, unless it names a definition."""
+        said = {"application": self.application, "reason": "bad release", **members}
+        return pauses.create(caller=self.operator, **said)
 
     def claimed(self, worker: Member | None = None, **members: Any) -> Held:
         """Work that a worker claimed and did not start."""

@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from .. import clock
 from ..models import State
+from ..words import moment, span
 
 ABSENT: Final = mark_safe('<span class="fp-absent">–</span>')
 _MAX_JSON: Final = 100_000
@@ -107,21 +108,6 @@ def state_badge(state: str) -> SafeString:
     return badge("QUEUED" if state == State.READY else state, state.replace("_", " "))
 
 
-def span(length: timedelta) -> str:
-    """A length of time in its two largest units at most: `42 s`, `3 min`, `5 h 10 min`, `12 d`."""
-    seconds = int(abs(length).total_seconds())
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
-    if minutes < 60:
-        return f"{minutes} min"
-    if hours < 24:
-        rest = minutes % 60
-        return f"{hours} h {rest} min" if rest and hours < 10 else f"{hours} h"
-    rest = hours % 24
-    return f"{days} d {rest} h" if rest and days < 3 else f"{days} d"
-
-
 def milliseconds(value: int | None) -> str:
     """A duration that is stored in milliseconds, for people."""
     if value is None:
@@ -132,10 +118,6 @@ def milliseconds(value: int | None) -> str:
 def took(start: datetime, end: datetime) -> str:
     """How long something took, down to milliseconds."""
     return milliseconds(int((end - start).total_seconds() * 1000))
-
-
-def absolute(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def age(at: datetime | None, *, absent: str = "") -> SafeString:
@@ -159,7 +141,7 @@ def _time(at: datetime, words: str, extra: str = "") -> SafeString:
         '<time class="fp-time{}" datetime="{}" title="{}">{}</time>',
         extra,
         at.isoformat(),
-        absolute(at),
+        moment(at),
         words,
     )
 

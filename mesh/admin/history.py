@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from ..models import AuditEntry, WorkloadEvent
+from ..words import moment
 from . import display, filters
 from .base import ConsoleAdmin
 from .display import age, badge, page_of, state_badge
@@ -117,7 +118,7 @@ class EventAdmin(ConsoleAdmin):
                         Fact("Row", page_of(of)),
                         Fact("Sequence", row.sequence),
                         Fact("By", row.actor),
-                        Fact("When", display.absolute(row.at)),
+                        Fact("When", moment(row.at)),
                         Fact("Tenant", of.tenant.name),
                     ],
                 )
@@ -235,7 +236,7 @@ class AuditAdmin(ConsoleAdmin):
                         Fact("By", row.actor),
                         Fact("Target", row.target),
                         Fact("Tenant", row.tenant.name if row.tenant else "–"),
-                        Fact("When", display.absolute(row.at)),
+                        Fact("When", moment(row.at)),
                         Fact("Reason", row.reason or display.ABSENT),
                     ],
                 )

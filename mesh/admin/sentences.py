@@ -7,7 +7,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from ..models import Attempt, DrainCause, Grant, GrantStatus, Lifecycle, State, Worker, Workload
-from .display import age, countdown, now, page_of, span
+from ..words import span
+from .display import age, countdown, now, page_of
 
 # Without progress for this long an attempt counts as stuck, and a worker that does not ask as deaf.
 STUCK_AFTER: Final = timedelta(minutes=10)

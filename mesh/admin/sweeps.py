@@ -10,10 +10,11 @@ from django.http import HttpRequest
 from .. import brake, recovery
 from ..models import Incident, SweepRun
 from ..tenancy import Caller
+from ..words import span
 from . import access, display, filters
 from .acts import Act
 from .base import ConsoleAdmin
-from .display import age, badge, now, page_of, span
+from .display import age, badge, now, page_of
 from .pages import Fact, Facts, Page, Table
 
 # A sweep that runs every second or every few seconds is late after this; pruning after three hours.

@@ -170,6 +170,13 @@ class Place(Body):
     lease_ms = Int32(required=False)
 
 
+class CreatePause(Body):
+    application = Text()
+    definition_id = Text(required=False, allow_null=True)
+    reason = Text()
+    until = Time(required=False, allow_null=True)
+
+
 class Retry(Body):
     extra_attempts = Integer(1, 100, required=False)
     reason = Reason()

@@ -20,6 +20,11 @@ EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
         "idempotency_key": "letter-1",
     },
     bodies.Place: {},
+    bodies.CreatePause: {
+        "application": "documents",
+        "definition_id": "documents.count",
+        "reason": "release 9 loses pages",
+    },
     bodies.Retry: {"extra_attempts": 1, "reason": "the file is there now"},
     bodies.Reasoned: {"reason": "maintenance"},
     bodies.Resume: {"reason": "the hosts are really gone"},

@@ -5,13 +5,14 @@ from typing import Final, TypeVar
 from django.db.models import Model, Prefetch, QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
-from .. import recovery
+from .. import clock, recovery
 from ..errors import DomainError
 from ..models import (
     Attempt,
     Checkpoint,
     Grant,
     Incident,
+    Pause,
     Role,
     SweepRun,
     Worker,
@@ -105,6 +106,13 @@ def live_attempt(workload: Workload) -> Attempt | None:
 
 def latest_checkpoint(workload_pk: int) -> Checkpoint | None:
     return Checkpoint.objects.filter(workload_id=workload_pk).order_by("-sequence").first()
+
+
+def pauses(caller: Caller) -> "QuerySet[Pause]":
+    """The pauses that stand now and that the caller may list."""
+    caller.require(Role.VIEWER)
+    rows = Pause.objects.visible_to(caller).standing(clock.now())
+    return rows.select_related("application")
 
 
 def grants(caller: Caller) -> "QuerySet[Grant]":

@@ -3,7 +3,7 @@
 from django.urls import URLPattern, URLResolver, include, path, register_converter
 from django.urls.converters import StringConverter
 
-from .views import claims, documents, grants, sweeps, workers, workloads
+from .views import claims, documents, grants, steering, sweeps, workers, workloads
 
 
 class AnyText(StringConverter):
@@ -28,12 +28,16 @@ _V1: list[URLPattern | URLResolver] = [
     path("workloads/<any:workload_id>/history", workloads.History.as_view()),
     path("workloads/<any:workload_id>/attempts", workloads.Attempts.as_view()),
     path("workloads/<any:workload_id>/checkpoints", workloads.Checkpoints.as_view()),
+    path("workloads/<any:workload_id>/placement", steering.Placement.as_view()),
+    path("workloads/<any:workload_id>/decisions", steering.Decisions.as_view()),
     path("workloads/<any:workload_id>/place", workloads.Place.as_view()),
     path("workloads/<any:workload_id>/cancel", workloads.Cancel.as_view()),
     path("workloads/<any:workload_id>/retry", workloads.Retry.as_view()),
     path("workloads/<any:workload_id>/resolve", workloads.Resolve.as_view()),
     path("workloads/<any:workload_id>/reclaim", workloads.Reclaim.as_view()),
     path("workloads/<any:workload_id>", workloads.Workload.as_view()),
+    path("pauses", steering.Pauses.as_view()),
+    path("pauses/<any:pause_id>", steering.Pause.as_view()),
     path("claims/<any:claim_id>/start", claims.Start.as_view()),
     path("claims/<any:claim_id>/renew", claims.Renew.as_view()),
     path("claims/<any:claim_id>/checkpoint", claims.Checkpoint.as_view()),

@@ -7,10 +7,11 @@ from django.contrib.admin.templatetags.admin_list import result_headers, results
 
 from ..admin import display
 from ..admin.pages import Facts, Table
+from ..words import moment
 
 register = template.Library()
 register.filter("age", display.age)
-register.filter("absolute", display.absolute)
+register.filter("absolute", moment)
 register.simple_tag(display.badge, name="badge")
 register.simple_tag(display.countdown, name="countdown")
 

@@ -21,6 +21,7 @@ from mesh.models import (
     SweepRun,
     Tenant,
 )
+from mesh.words import moment
 
 from . import rows
 from .conftest import one_of_each
@@ -227,7 +228,7 @@ def test_times_stand_as_age_with_the_absolute_time_in_the_title(
     viewer: Client, application: Application
 ) -> None:
     worker = rows.worker(application, registered_at=rows.ago(hours=5))
-    title = display.absolute(worker.registered_at)
+    title = moment(worker.registered_at)
     assert f'title="{title}">5 h ago</time>' in text_of(viewer, worker)
 
 

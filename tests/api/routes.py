@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from django.urls import URLPattern, URLResolver, get_resolver
@@ -88,6 +89,16 @@ def submit_body(world: World, **members: Any) -> dict[str, Any]:
         "timeouts": {"execution_ms": 60_000},
         "policy": {"required_labels": {}},
         "session_id": "s",
+    }
+    return {**said, **members}
+
+
+def pause_body(world: World, **members: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "application": world.application,
+        "definition_id": "extract",
+        "reason": "bad release",
+        "until": at(clock.now() + timedelta(hours=1)),
     }
     return {**said, **members}
 
@@ -265,7 +276,16 @@ ROUTES: Final = (
             _on_workload(f"/{part}", "checkpointed"),
             "WORKLOAD",
         )
-        for part in ("history", "attempts", "checkpoints")
+        for part in ("history", "attempts", "checkpoints", "placement", "decisions")
+    ),
+    Route("GET", "pauses", "viewer", lambda world: Call("pauses")),
+    Route("POST", "pauses", "operator", lambda world: Call("pauses", pause_body(world))),
+    Route(
+        "DELETE",
+        "pauses/<any:pause_id>",
+        "operator",
+        lambda world: Call(f"pauses/{world.pause().pause_id}"),
+        "PAUSE",
     ),
     Route("POST", "workloads/<any:workload_id>/place", "operator", _placeable, "WORKLOAD"),
     Route(

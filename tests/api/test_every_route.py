@@ -117,6 +117,7 @@ def test_rows_cannot_be_made_in_another_tenant(world: World, elsewhere: World) -
         ("workers", "WORKER_UNAUTHORIZED"),
         ("workloads", "APPLICATION_NOT_FOUND"),
         ("grants", "APPLICATION_NOT_FOUND"),
+        ("pauses", "APPLICATION_NOT_FOUND"),
     ):
         (route,) = [r for r in ROUTES if (r.method, r.pattern) == ("POST", pattern)]
         made = route.make(world)

@@ -10,7 +10,7 @@ import pytest
 
 from mesh import deadlines, leases, pauses, recovery, settlement, workloads
 from mesh.deadlines import Enforced
-from mesh.models import AttemptStatus, Pause, State, Workload, WorkloadEvent
+from mesh.models import AttemptStatus, State, Workload, WorkloadEvent
 from tests.factories import Held, World
 from tests.mesh.checks import MICRO, NOON, Clock, events, ms, unchanged
 
@@ -212,15 +212,10 @@ def test_queue_counts_from_when_the_work_is_due(world: World, clock: Clock) -> N
     assert enforce(work) == "queue"
 
 
-def pause(world: World, **members: Any) -> Pause:
-    said = {"application": world.application, "reason": "bad release", **members}
-    return pauses.create(caller=world.operator, **said)
-
-
 def test_queue_does_not_run_while_the_work_is_paused(world: World, clock: Clock) -> None:
     work = world.workload(timeouts={"queue_ms": 5_000})
     clock.to(NOON + ms(4_000))
-    pause(world, definition_id="extract")
+    world.pause(definition_id="extract")
     for passed in (5_000, 10_000, 60_000):
         clock.to(NOON + ms(passed))
         assert recovery.run("enforce_deadlines").changed == []
@@ -234,7 +229,7 @@ def test_queue_counts_anew_from_the_end_of_the_pause(
     world: World, clock: Clock, by_itself: bool
 ) -> None:
     work = world.workload(timeouts={"queue_ms": 5_000})
-    made = pause(world, until=NOON + ms(8_000) if by_itself else None)
+    made = world.pause(until=NOON + ms(8_000) if by_itself else None)
     clock.to(NOON + ms(8_000))
     if not by_itself:
         pauses.lift(caller=world.operator, pause_id=made.pause_id)
@@ -246,7 +241,7 @@ def test_queue_counts_anew_from_the_end_of_the_pause(
 
 def test_queue_runs_on_while_other_work_is_paused(world: World, clock: Clock) -> None:
     work = world.workload(timeouts={"queue_ms": 5_000})
-    pause(world, definition_id="other")
+    world.pause(definition_id="other")
     clock.to(NOON + ms(5_000))
     assert enforce(work) == "queue"
 
@@ -254,7 +249,7 @@ def test_queue_runs_on_while_other_work_is_paused(world: World, clock: Clock) ->
 def test_a_pause_that_ended_before_the_work_was_ready_counts_for_nothing(
     world: World, clock: Clock
 ) -> None:
-    pause(world, until=NOON + ms(1_000))
+    world.pause(until=NOON + ms(1_000))
     clock.to(NOON + ms(2_000))
     work = world.workload(timeouts={"queue_ms": 5_000})
     clock.to(NOON + ms(7_000))
@@ -263,7 +258,7 @@ def test_a_pause_that_ended_before_the_work_was_ready_counts_for_nothing(
 
 def test_a_pause_stops_no_other_limit(world: World, clock: Clock) -> None:
     work = world.workload(timeouts={"queue_ms": 4_000, "overall_ms": 5_000})
-    pause(world)
+    world.pause()
     clock.to(NOON + ms(4_000))
     assert enforce(work) is None
     clock.to(NOON + ms(5_000))
