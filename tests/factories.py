@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from mesh import (
     claims,
@@ -22,6 +22,7 @@ from mesh import (
     liveness,
     pauses,
     placing,
+    pools,
     resolutions,
     settlement,
     tenancy,
@@ -36,6 +37,7 @@ from mesh.models import (
     Lifecycle,
     LostPolicy,
     Pause,
+    Pool,
     Role,
     Runtime,
     State,
@@ -228,6 +230,16 @@ class World:
         """A pause of all work of the application, unless it names a definition."""
         said = {"application": self.application, "reason": "bad release", **members}
         return pauses.create(caller=self.operator, **said)
+
+    def pool(self, *members: Member, pool_id: str = "", **content: Any) -> Pool:
+        """A pool of these workers, without a limit unless one is said."""
+        said = {"name": "pool", "worker_ids": [each.worker_id for each in members], **content}
+        return pools.create(
+            caller=self.operator,
+            application=self.application,
+            pool_id=pool_id or name("pool"),
+            content=cast(pools.Change, said),
+        )
 
     def claimed(self, worker: Member | None = None, **members: Any) -> Held:
         """Work that a worker claimed and did not start."""

@@ -4,7 +4,7 @@ None of them asks the database if the row came with its relations.
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from ..giving import Claim
 from ..models import (
@@ -12,6 +12,7 @@ from ..models import (
     Checkpoint,
     Grant,
     Incident,
+    Pool,
     Result,
     Revocation,
     SweepRun,
@@ -20,6 +21,9 @@ from ..models import (
     WorkloadEvent,
 )
 from ..settlement import Settled
+
+# Stored only where they are asked for.
+_NO_BOUNDS: Final[dict[str, Any]] = {"pool_id": None, "resources": {}}
 
 
 def worker(row: Worker) -> dict[str, Any]:
@@ -69,7 +73,7 @@ def workload(row: Workload, live: Attempt | None) -> dict[str, Any]:
         "priority": row.priority,
         "retry_policy": row.retry_policy,
         "timeouts": row.timeouts,
-        "policy": row.policy,
+        "policy": {**_NO_BOUNDS, **row.policy},
         "lost_policy": row.lost_policy,
         "not_before": row.not_before,
         "connection_scopes": row.connection_scopes,
@@ -225,6 +229,19 @@ def revocation(row: Revocation, grants: int) -> dict[str, Any]:
         "by": row.revoked_by,
         "created_at": row.revoked_at,
         "grants": grants,
+    }
+
+
+def pool(row: Pool) -> dict[str, Any]:
+    """The pool with its members, which `reading` has put to it."""
+    return {
+        "pool_id": row.pool_id,
+        "application": row.application.name,
+        "name": row.name,
+        "capabilities": row.capabilities,
+        "required_labels": row.required_labels,
+        "worker_ids": row.worker_ids,  # type: ignore[attr-defined]
+        "max_concurrency": row.max_concurrency,
     }
 
 

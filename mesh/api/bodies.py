@@ -139,10 +139,21 @@ class Timeouts(Body):
     cancel_grace_ms = Integer(required=False)
 
 
+class Resources(Body):
+    """What is needed of a worker; amounts that it does not declare are not counted."""
+
+    cpu_millis = Integer(required=False)
+    memory_bytes = Integer(required=False)
+    disk_bytes = Integer(required=False)
+    gpu_count = Integer(required=False)
+
+
 class Policy(Body):
     required_labels = Pairs(required=False)
     affinity = Pairs(required=False)
     anti_affinity = Pairs(required=False)
+    pool_id = Text(required=False, allow_null=True)
+    resources = Resources(required=False)
 
 
 class Submit(Body):
@@ -261,6 +272,26 @@ class Validate(Fenced):
     worker_id = Text(_MAX_ID)
     workload_id = Text(_MAX_ID)
     capabilities = TextList(MAX_LIST, required=False)
+
+
+class ChangePool(Body):
+    """What is left out stays; without a `max_concurrency` (null) there is no limit."""
+
+    name = Text(required=False)
+    capabilities = TextList(required=False)
+    required_labels = Pairs(required=False)
+    worker_ids = TextList(required=False)
+    max_concurrency = Int32(required=False, allow_null=True)
+
+
+class CreatePool(Body):
+    pool_id = Text()
+    application = Text()
+    name = Text()
+    capabilities = TextList()
+    required_labels = Pairs()
+    worker_ids = TextList()
+    max_concurrency = Int32(required=False, allow_null=True)
 
 
 class Resource(Body):

@@ -102,6 +102,16 @@ EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
         "reason": "the letter was sent; I looked",
     },
     bodies.Reclaim: {"reason": "the machine burned down"},
+    bodies.CreatePool: {
+        "pool_id": "gpu",
+        "application": "documents",
+        "name": "Machines with a GPU",
+        "capabilities": ["documents.count"],
+        "required_labels": {"zone": "a"},
+        "worker_ids": [],
+        "max_concurrency": 10,
+    },
+    bodies.ChangePool: {"max_concurrency": 20},
     bodies.Issue: {
         "application": "documents",
         "subject": "service:registrar",

@@ -2,7 +2,7 @@
 
 from typing import Final, TypeVar
 
-from django.db.models import Model, Prefetch, QuerySet, TextField
+from django.db.models import Count, Model, Prefetch, QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
 from .. import clock, recovery
@@ -13,6 +13,8 @@ from ..models import (
     Grant,
     Incident,
     Pause,
+    Pool,
+    PoolMember,
     Role,
     SweepRun,
     Worker,
@@ -24,6 +26,7 @@ from ..tenancy import Caller
 MAX_EMBEDDED: Final = 200
 MAX_LISTED: Final = 1_000
 _MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
+_MAX_PAGE_MEMBERS: Final = 100_000
 Row = TypeVar("Row", bound=Model)
 
 
@@ -146,6 +149,38 @@ def sweeps(caller: Caller) -> list[tuple[SweepRun, Incident | None]]:
     newest = standing.order_by("sweep", "-pk").distinct("sweep")
     holding = {each.sweep: each for each in newest}
     return [(runs.get(name) or SweepRun(name=name), holding.get(name)) for name in names]
+
+
+def pools(caller: Caller) -> "QuerySet[Pool]":
+    """The pools that the caller may list, without their members: see `with_members`."""
+    caller.require(Role.VIEWER)
+    return Pool.objects.select_related("application").visible_to(caller)
+
+
+def pool(caller: Caller, pool_id: str) -> Pool:
+    """One pool with its members."""
+    rows = Pool.objects.select_related("application")
+    return with_members([_one(rows, caller, "POOL", pool_id=pool_id)])[0]
+
+
+def with_members(page: list[Pool]) -> list[Pool]:
+    """As many pools from the front as an answer can carry, each with its members' ids."""
+    counted = PoolMember.objects.filter(pool__in=page).values_list("pool_id")
+    sizes = dict(counted.annotate(number=Count("pk")))
+    kept: list[Pool] = []
+    total = 0
+    for row in page:
+        total += sizes.get(row.pk, 0)
+        if kept and total > _MAX_PAGE_MEMBERS:
+            break
+        kept.append(row)
+    ids: dict[int, list[str]] = {row.pk: [] for row in kept}
+    members = PoolMember.objects.filter(pool__in=kept).order_by("worker__worker_id")
+    for pool_pk, worker_id in members.values_list("pool_id", "worker__worker_id"):
+        ids[pool_pk].append(worker_id)
+    for row in kept:
+        row.worker_ids = ids[row.pk]  # type: ignore[attr-defined]  # for `answers`
+    return kept
 
 
 def _workers() -> "TenantQuerySet[Worker]":

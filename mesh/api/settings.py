@@ -26,6 +26,8 @@ SPECTACULAR: Final[dict[str, Any]] = {
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_INCLUDE_SCHEMA": False,
+    # Bodies say themselves what may be left out of them.
+    "COMPONENT_SPLIT_PATCH": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "PATH_CONVERTER_OVERRIDES": {"any": _ID},

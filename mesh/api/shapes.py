@@ -328,6 +328,16 @@ class Revocation(Shape):
     grants = Integer(help_text="How many grants it ended, those derived from others too.")
 
 
+class Pool(Shape):
+    pool_id = Text()
+    application = Text()
+    name = Text()
+    capabilities = TextList()
+    required_labels = Pairs()
+    worker_ids = TextList()
+    max_concurrency = Integer(allow_null=True)
+
+
 class Key(Shape):
     kty = Text()
     crv = Text()
@@ -357,4 +367,5 @@ AttemptPage = page_of(Attempt)
 CheckpointPage = page_of(Checkpoint)
 EventPage = page_of(Event)
 GrantPage = page_of(Grant)
+PoolPage = page_of(Pool)
 IncidentPage = page_of(Incident)

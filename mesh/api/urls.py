@@ -3,7 +3,7 @@
 from django.urls import URLPattern, URLResolver, include, path, register_converter
 from django.urls.converters import StringConverter
 
-from .views import claims, documents, grants, steering, sweeps, workers, workloads
+from .views import claims, documents, grants, pools, steering, sweeps, workers, workloads
 
 
 class AnyText(StringConverter):
@@ -46,6 +46,8 @@ _V1: list[URLPattern | URLResolver] = [
     path("claims/<any:claim_id>/cancelled", claims.Cancelled.as_view()),
     path("claims/<any:claim_id>/release", claims.Release.as_view()),
     path("claims/<any:claim_id>/validate", claims.Validate.as_view()),
+    path("pools", pools.Pools.as_view()),
+    path("pools/<any:pool_id>", pools.Pool.as_view()),
     path("grants", grants.Grants.as_view()),
     path("grants/<any:grant_id>/delegate", grants.Delegate.as_view()),
     path("grants/<any:grant_id>/revoke", grants.Revoke.as_view()),

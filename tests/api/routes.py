@@ -231,6 +231,29 @@ def _on_claim(action: str, maker: str, /, **members: Any) -> Route:
     return Route("POST", f"claims/<any:claim_id>/{action}", WORKER, make, "CLAIM", free)
 
 
+def pool_body(world: World, **members: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "pool_id": name("pool"),
+        "application": world.application,
+        "name": "Machines with a GPU",
+        "capabilities": [CAPABILITY],
+        "required_labels": {"zone": "a"},
+        "worker_ids": [world.worker().worker_id],
+        "max_concurrency": 3,
+    }
+    return {**said, **members}
+
+
+def _on_pool(world: World) -> Call:
+    return Call(f"pools/{world.pool(world.worker()).pool_id}")
+
+
+def _changed_pool(world: World) -> Call:
+    said = pool_body(world)
+    body = {name: said[name] for name in said.keys() - {"pool_id", "application"}}
+    return Call(_on_pool(world).path, body)
+
+
 def _on_grant(world: World, action: str = "", body: Any = None) -> Call:
     return Call(f"grants/{world.grant()[0].grant_id}{action}", body)
 
@@ -337,6 +360,17 @@ ROUTES: Final = (
     _on_claim("cancelled", "cancelling"),
     _on_claim("release", "claimed"),
     Route("POST", "claims/<any:claim_id>/validate", "viewer", _validate, "CLAIM"),
+    Route("GET", "pools", "viewer", lambda world: Call("pools")),
+    Route(
+        "POST",
+        "pools",
+        "operator",
+        lambda world: Call("pools", pool_body(world)),
+        free=("max_concurrency",),
+    ),
+    Route("GET", "pools/<any:pool_id>", "viewer", _on_pool, "POOL"),
+    Route("PATCH", "pools/<any:pool_id>", "operator", _changed_pool, "POOL", ("max_concurrency",)),
+    Route("DELETE", "pools/<any:pool_id>", "operator", _on_pool, "POOL"),
     Route("GET", "grants", "admin", lambda world: Call("grants")),
     Route("POST", "grants", "admin", lambda world: Call("grants", issue_body(world))),
     Route("GET", "grants/<any:grant_id>", "admin", _on_grant, "GRANT"),
@@ -372,7 +406,7 @@ ROUTES: Final = (
     Route("GET", "schema", OPEN, lambda world: Call("schema")),
     Route("GET", "docs", OPEN, lambda world: Call("docs")),
 )
-WITH_BODY: Final = tuple(each for each in ROUTES if each.method == "POST")
+WITH_BODY: Final = tuple(each for each in ROUTES if each.method in {"POST", "PATCH"})
 
 
 def served() -> set[tuple[str, str]]:

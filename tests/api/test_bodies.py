@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,16 @@ from .routes import WITH_BODY, Call, Route, register_body, submit_body
 from .test_every_route import rows
 from .test_parsers import MALFORMED, REFUSED
 
-ALL_OPTIONAL = ("/drain", "/undrain", "/recover", "/place", "/cancel", "/retry", "/revoke")
+ALL_OPTIONAL = (
+    "/drain",
+    "/undrain",
+    "/recover",
+    "/place",
+    "/cancel",
+    "/retry",
+    "/revoke",
+    "/<any:pool_id>",
+)
 WRONG: dict[type, list[Any]] = {
     str: [1, True, None, [], {}, 1.5],
     bool: ["true", 1, 0, None, [], {}],
@@ -43,7 +53,7 @@ def test_hostile_bodies_are_refused_and_write_nothing(route: Route, prepared: Pr
     expected += [(raw, "REQUEST_INVALID") for raw in [*REFUSED, *NO_OBJECTS]]
     for raw, code in expected:
         if len(raw) <= 60_000 or route.pattern != "workers":
-            assert_refused(post(made.path, raw=raw, secret=secret), code)
+            assert_refused(call(route.method, made.path, raw=raw, secret=secret), code)
     assert rows() == before
 
 
@@ -53,7 +63,7 @@ NO_OBJECTS = [b"[]", b"null", b"1", b'"x"', b"true", b'[{"a": 1}]', b"1.5"]
 @pytest.mark.parametrize("route", WITH_BODY, ids=str)
 def test_a_body_that_is_needed_is_asked_for(route: Route, prepared: Prepared) -> None:
     made, secret, before = prepared
-    answer = post(made.path, secret=secret)
+    answer = call(route.method, made.path, secret=secret)
     if route.pattern.endswith(ALL_OPTIONAL):
         assert answer.status == 200, answer.text
     else:
@@ -75,20 +85,21 @@ def test_only_json_in_utf8_is_taken(route: Route, prepared: Prepared) -> None:
         "*/*",
         "",
     ):
-        answer = post(made.path, raw=raw, secret=secret, content_type=content_type)
+        answer = call(route.method, made.path, raw=raw, secret=secret, content_type=content_type)
         assert_refused(answer, "CONTENT_TYPE_UNSUPPORTED")
     assert rows() == before
     good = "Application/JSON; charset=UTF-8"
-    assert post(made.path, raw=raw, secret=secret, content_type=good).status < 300
+    assert call(route.method, made.path, raw=raw, secret=secret, content_type=good).status < 300
 
 
 @pytest.mark.parametrize("route", WITH_BODY, ids=str)
 def test_a_body_over_the_limit_is_refused(route: Route, prepared: Prepared) -> None:
     made, secret, before = prepared
     limit = 64 * 1024 if route.pattern == "workers" else MAX_BODY
-    answer = post(made.path, raw=b'{"a": "' + b"x" * (limit - 8) + b'"}', secret=secret)
+    send = partial(call, route.method, made.path)
+    answer = send(raw=b'{"a": "' + b"x" * (limit - 8) + b'"}', secret=secret)
     assert_refused(answer, "BODY_TOO_LARGE")
-    answer = post(made.path, raw=b'{"a": "' + b"x" * (limit - 9) + b'"}', secret=secret)
+    answer = send(raw=b'{"a": "' + b"x" * (limit - 9) + b'"}', secret=secret)
     assert_refused(answer, "REQUEST_INVALID")
     assert rows() == before
 
@@ -97,7 +108,7 @@ def test_a_body_over_the_limit_is_refused(route: Route, prepared: Prepared) -> N
 def test_members_of_a_wrong_type_are_named_and_refused(route: Route, prepared: Prepared) -> None:
     made, secret, before = prepared
     for path, body in wrongly_typed(made.body or {}, route.free):
-        answer = post(made.path, body, secret=secret)
+        answer = call(route.method, made.path, body, secret=secret)
         assert_refused(answer, "REQUEST_INVALID")
         fields = [each["field"] for each in answer.json["errors"]]
         assert [f for f in fields if path.startswith(f) or f.startswith(path)], (path, fields)
@@ -110,13 +121,13 @@ def test_unknown_and_missing_members_are_named_and_refused(
 ) -> None:
     made, secret, before = prepared
     body = made.body or {}
-    for path in ("pool_id", "wait_ms", "__proto__", "x" * 1000):
-        answer = post(made.path, {**body, path: 1}, secret=secret)
+    for path in ("parent", "wait_ms", "__proto__", "x" * 1000):
+        answer = call(route.method, made.path, {**body, path: 1}, secret=secret)
         assert_refused(answer, "REQUEST_INVALID")
         assert answer.json["errors"][0]["field"] == path[:200]
     if route.pattern.endswith(ALL_OPTIONAL):
         return
-    answer = post(made.path, {}, secret=secret)
+    answer = call(route.method, made.path, {}, secret=secret)
     assert_refused(answer, "REQUEST_INVALID")
     assert answer.json["errors"]
     assert rows() == before

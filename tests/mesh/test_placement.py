@@ -102,3 +102,90 @@ def test_reasons_are_counted() -> None:
         for each in (worker(), worker(health="UNKNOWN"), worker(health="UNKNOWN", active=9))
     ]
     assert placement.count_reasons(verdicts) == {"HEALTH": 2, "CAPACITY": 1}
+
+
+def pool(*members: int, **members_of: Any) -> placement.PoolRules:
+    said: dict[str, Any] = {"capabilities": frozenset(), "required_labels": {}, **members_of}
+    return placement.PoolRules(members=set(members), **said)
+
+
+def around(**members: Any) -> placement.Around:
+    return placement.Around(**members)
+
+
+IN_POOL = need(pool_id="p")
+SIZED = {"cpu_millis": 100, "memory_bytes": 50}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "asked", "facts", "reasons"),
+    [
+        (worker(id=1), need(), around(), ()),
+        (worker(id=1), IN_POOL, around(), ("POOL",)),
+        (worker(id=1), IN_POOL, around(pool=pool(2)), ("POOL",)),
+        (worker(id=1), IN_POOL, around(pool=pool(1)), ()),
+        (worker(id=1), IN_POOL, around(pool=pool(1, capabilities=frozenset("a"))), ()),
+        (worker(id=1), IN_POOL, around(pool=pool(1, capabilities=frozenset("b"))), ("POOL",)),
+        (worker(id=1), IN_POOL, around(pool=pool(1, required_labels={"x": "1"})), ("POOL",)),
+        (worker(id=1), IN_POOL, around(pool=pool(1), pool_room=1), ()),
+        (worker(id=1), IN_POOL, around(pool=pool(1), pool_room=0), ("POOL_CAPACITY",)),
+        (worker(id=1), IN_POOL, around(pool=pool(2), pool_room=0), ("POOL", "POOL_CAPACITY")),
+        (worker(resource_profile=SIZED), need(resources={"cpu_millis": 100}), around(), ()),
+        (
+            worker(resource_profile=SIZED),
+            need(resources={"cpu_millis": 101}),
+            around(),
+            ("RESOURCES",),
+        ),
+        (worker(resource_profile=SIZED), need(resources={"gpu_count": 1}), around(), ()),
+        (worker(), need(resources={"cpu_millis": 101}), around(), ()),
+        (
+            worker(id=1, resource_profile=SIZED),
+            need(resources={"cpu_millis": 41}),
+            around(used={1: {"cpu_millis": 60}}),
+            ("RESOURCES",),
+        ),
+        (
+            worker(id=1, resource_profile=SIZED),
+            need(resources={"cpu_millis": 40}),
+            around(used={1: {"cpu_millis": 60}, 2: {"cpu_millis": 60}}),
+            (),
+        ),
+        (worker(), need(), around(is_paused=True), ("PAUSED",)),
+    ],
+)
+def test_a_candidate_is_judged_by_what_is_around_it(
+    candidate: Worker,
+    asked: Requirement,
+    facts: placement.Around,
+    reasons: tuple[str, ...],
+) -> None:
+    assert placement.judge(asked, candidate, ACTIVE, NOON, facts).reasons == reasons
+
+
+def test_reasons_stand_in_the_order_of_the_tests() -> None:
+    candidate = worker(
+        application_id=OTHER,
+        lifecycle="OFFLINE",
+        health="UNKNOWN",
+        active=2,
+        granted_capabilities=[],
+        workload_kinds=["e"],
+        labels={"x": "1"},
+        resource_profile={"cpu_millis": 1},
+    )
+    asked = need(
+        required_labels={"y": "1"},
+        anti_affinity={"x": "1"},
+        pool_id="p",
+        resources={"cpu_millis": 2},
+    )
+    grant = Grant(status="REVOKED", expires_at=NOON)
+    facts = around(pool_room=0, is_paused=True)
+    assert placement.judge(asked, candidate, grant, NOON, facts).reasons == placement.REASONS
+
+
+def test_nothing_needed_is_there_even_where_less_than_nothing_is_left() -> None:
+    assert placement.is_within(
+        {"cpu_millis": 0}, placement.left({"cpu_millis": 1}, {"cpu_millis": 2})
+    )

@@ -22,7 +22,7 @@ _UTF8: Final = re.compile(r'application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)
 class Endpoint(APIView):
     """A view of the API. `noun` gives the code for ids in the path that name nothing."""
 
-    http_method_names = ["get", "head", "post", "delete"]
+    http_method_names = ["get", "head", "post", "patch", "delete"]
     noun: ClassVar[str] = ""
     body_limit: ClassVar[int] = parsers.MAX_BODY
     open_methods: ClassVar[frozenset[str]] = frozenset()

@@ -22,6 +22,7 @@ _QUERY = (
     parameter("health", words=Health.values),
     parameter("runtime", words=Runtime.values),
     parameter("application"),
+    parameter("pool", said="The id of a pool in which the worker has a place."),
     parameter("label", many=True, said="`key:value`; repeat it for several, all must match."),
     parameter("q", said="The beginning of the name or of the id."),
     *WINDOW,
@@ -140,7 +141,7 @@ class Claims(Endpoint):
         "workers_claim",
         body=bodies.TakeClaims,
         answers={200: shapes.Claims},
-        refusals="WORKER_NOT_FOUND WORKER_RECOVERY_REQUIRED WORKLOAD_INVALID",
+        refusals="WORKER_NOT_FOUND WORKER_RECOVERY_REQUIRED WORKLOAD_INVALID LIMIT_EXCEEDED",
         who=WORKERS,
     )
     def post(self, request: Request, worker_id: str) -> Response:
@@ -258,6 +259,9 @@ def _chosen(query: Query) -> Q:
             chosen &= Q(**{name: word})
     if (application := query.text("application")) is not None:
         chosen &= Q(application__name=application)
+    if (pool := query.text("pool")) is not None:
+        # An id of this tenant's, for workers are members of pools of their own application.
+        chosen &= Q(memberships__pool__pool_id=pool)
     if labels := query.pairs("label"):
         chosen &= Q(labels__contains=labels)
     if (beginning := query.text("q")) is not None:
