@@ -22,6 +22,7 @@ SWEEPS: Final[dict[str, float]] = {
     "promote_due": 1,
     "recover_expired_leases": 2,
     "enforce_deadlines": 2,
+    "release_dependents": 2,
     "detect_silent_workers": 5,
     "prune_history": 3600,
 }

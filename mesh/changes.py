@@ -2,6 +2,9 @@
 
 Rules change locked rows in memory and gather them here; `write` stores them with their events in
 one statement (`changes.sql`), whatever their number. A failure before `write` changes nothing.
+
+Every ending is written here, so here it is that what waits for it is woken. The same statement
+tells which of the ended work is waited for; only where some is, a second one goes on with that.
 """
 
 from collections.abc import Iterable
@@ -10,8 +13,8 @@ from typing import Any, Final
 import orjson
 from django.db.models import Model
 
-from . import statements
-from .models import Attempt, Result, Worker, Workload, WorkloadEvent
+from . import dependencies, statements
+from .models import ENDED_STATES, Attempt, Result, Worker, Workload, WorkloadEvent
 
 # What moves change; the rest of the row is written once.
 MOVING: Final = (
@@ -102,9 +105,11 @@ class Changes:
         """Store everything in one statement; nothing to store, no statement."""
         if not (self.workloads or self.attempts or self.workers):
             return
-        statements.change(
+        ended = {pk: row for pk, row in self.workloads.items() if row.state in ENDED_STATES}
+        waited_for = statements.rows(
             _SQL,
             {
+                "ended": list(ended),
                 "workloads": _rows(self.workloads.values(), ("id", *MOVING)),
                 "attempts": _rows(self.attempts.values(), ("id", *_ATTEMPT)),
                 "workers": _rows(self.workers.values(), _WORKER),
@@ -112,6 +117,9 @@ class Changes:
                 "events": _rows(self.events, _EVENT),
             },
         )
+        if waited_for:
+            pks = [row["id"] for row in waited_for]
+            dependencies.wake(pks, max(ended[pk].updated_at for pk in pks))
 
 
 def _rows(rows: Iterable[Model], columns: Iterable[str]) -> str:

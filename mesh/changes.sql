@@ -1,6 +1,7 @@
 -- Writes what one transaction changed of any number of locked workloads, their attempts and the
 -- worker that held them, with results and the events that tell of it, in one statement. Rows come
--- as JSON arrays; results as `json`, for an output is kept exactly as it was sent.
+-- as JSON arrays; results as `json`, for an output is kept exactly as it was sent. Returns those of
+-- the ended workloads that other work waits for.
 with moved as (
     update mesh_workload as w set
         state = c.state,
@@ -82,11 +83,16 @@ held as (
         event_sequence bigint
     )
     where w.id = c.id
+),
+told as (
+    insert into mesh_workloadevent
+        (workload_id, sequence, event, from_state, to_state, actor, at, evidence)
+    select workload_id, sequence, event, from_state, to_state, actor, at, evidence
+    from jsonb_to_recordset(%(events)s::jsonb) as e (
+        workload_id bigint, sequence integer, event text, from_state text, to_state text,
+        actor text, at timestamptz, evidence jsonb
+    )
 )
-insert into mesh_workloadevent
-    (workload_id, sequence, event, from_state, to_state, actor, at, evidence)
-select workload_id, sequence, event, from_state, to_state, actor, at, evidence
-from jsonb_to_recordset(%(events)s::jsonb) as e (
-    workload_id bigint, sequence integer, event text, from_state text, to_state text,
-    actor text, at timestamptz, evidence jsonb
-)
+select ended.id
+from unnest(%(ended)s::bigint[]) as ended (id)
+where exists (select from mesh_dependency d where d.depends_on_id = ended.id and d.is_open)

@@ -223,23 +223,48 @@ def names_worker(grant: Grant, worker_name: str) -> bool:
     return worker_name in grant.constraints.get("worker_names", ())
 
 
+class Known:
+    """Grants by the tokens that prove them, each read once however often it is presented."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[Grant, list[Grant]] | DomainError] = {}
+
+    def read(self, token: str) -> tuple[Grant, list[Grant]]:
+        """The grant with those above it; refuses with GRANT_INVALID, as `decode` does."""
+        if token not in self._read:
+            try:
+                grant = decode(token)
+                self._read[token] = (grant, ancestors(grant))
+            except DomainError as refusal:
+                self._read[token] = refusal
+        found = self._read[token]
+        if isinstance(found, DomainError):
+            raise found
+        return found
+
+
 def verify_for_submit(
-    token: str, caller: Caller, application: str, at: datetime, facts: Facts = NOTHING_KNOWN
+    token: str,
+    caller: Caller,
+    application: str,
+    at: datetime,
+    facts: Facts = NOTHING_KNOWN,
+    known: Known | None = None,
 ) -> Grant:
     """The grant under which `caller` may submit work to its application.
 
     Of a submission the environment, the id it will have and the labels that it requires of workers
-    are known; a name or runtime of a worker is not, so a constraint on one refuses.
+    are known; a name or runtime of a worker is not, so a constraint on one refuses. `known` holds
+    what one call has read already.
 
     Refuses in this order: GRANT_INVALID; WORKLOAD_UNAUTHORIZED (subject, tenant, application);
     GRANT_EXPIRED; GRANT_REVOKED; WORKLOAD_UNAUTHORIZED (no `workload:create`);
     GRANT_SCOPE_DENIED (resources, constraints); GRANT_DELEGATION_INVALID.
     """
-    grant = decode(token)
+    grant, above = (known or Known()).read(token)
     whose = (grant.subject, grant.tenant_id, grant.application.name)
     if whose != (caller.subject, caller.tenant_id, application):
         raise DomainError("WORKLOAD_UNAUTHORIZED", "The grant is not the caller's for this place.")
-    above = ancestors(grant)
     require_in_time(grant, at)
     require_in_force(grant, above)
     if not has_right(grant, "workload:create"):

@@ -105,6 +105,24 @@ RULES: Final[Mapping[str, str]] = {
          where e.to_state is distinct from w.state
             or e.sequence is distinct from w.event_sequence
     """,
+    "open_dependencies_are_counted": """
+        select w.workload_id, w.open_dependencies, coalesce(d.open, 0) as open
+          from mesh_workload w
+          left join (select workload_id, count(*) as open from mesh_dependency
+                      where is_open group by workload_id) d on d.workload_id = w.id
+         where w.open_dependencies <> coalesce(d.open, 0)
+    """,
+    "blocked_work_is_at_rest": """
+        select workload_id, state, claimable, open_dependencies from mesh_workload
+         where open_dependencies > 0 and (claimable or state = any(%(claimed)s))
+    """,
+    "an_end_is_told_to_what_waits_for_it": """
+        select o.workload_id, o.state, w.workload_id as dependent
+          from mesh_dependency d
+          join mesh_workload o on o.id = d.depends_on_id
+          join mesh_workload w on w.id = d.workload_id
+         where d.is_open and o.state = any(%(ended)s) and not o.dependents_pending
+    """,
     "worker_history_has_no_gap": """
         select w.worker_id, e.sequence, e.before
           from (select worker_id, sequence,

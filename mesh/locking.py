@@ -11,7 +11,7 @@ workload, and looks again; if the work changed hands meanwhile, it tries anew, a
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pglock
 import psycopg
@@ -61,6 +61,22 @@ _LOCK_CLAIMS: Final = (
     " where a.uid = any(%(uids)s::uuid[]) and w.tenant_id = %(tenant)s"
     " order by w.id for no key update of w skip locked"
 )
+
+
+_SHARE: Final = (
+    "select id as pk, application_id as application_pk, workload_id, state from mesh_workload"
+    " where workload_id = any(%(ids)s::text[]) and application_id = any(%(applications)s::bigint[])"
+    " order by id for share"
+)
+
+
+class Shared(NamedTuple):
+    """Work that others wait for, as it is and stays while the share lock on it is held."""
+
+    pk: int
+    application_pk: int
+    workload_id: str
+    state: str
 
 
 @dataclass(slots=True)
@@ -138,6 +154,17 @@ def lock_workloads(pks: list[int]) -> dict[int, Workload]:
     """Lock these workloads in the order of their keys; inputs, which may be long, are not read."""
     locked = Workload.objects.select_for_update(of=("self",), no_key=True).defer("input")
     return {each.pk: each for each in locked.filter(pk__in=pks).order_by("pk")}
+
+
+def share_workloads(
+    workload_ids: Collection[str], application_pks: Collection[int]
+) -> list[Shared]:
+    """Keep these workloads of these applications as they are until the transaction ends.
+
+    In the order of their keys. Others may share them too; who would change one waits.
+    """
+    values = {"ids": list(workload_ids), "applications": list(application_pks)}
+    return [Shared(**row) for row in statements.rows(_SHARE, values)]
 
 
 def lock_held(workload_pk: int) -> Held:

@@ -29,6 +29,7 @@ from . import (
     brake,
     clock,
     deadlines,
+    dependencies,
     leases,
     liveness,
     locking,
@@ -192,12 +193,25 @@ _PRUNE: Final[dict[str, Callable[[datetime], int]]] = {
     "audit": retention.prune_audit,
 }
 
+
+def release_dependents(report: SweepReport, last: datetime | None) -> None:
+    """Go on with what waits for ended work: where its end left some, or was missed."""
+    flagged = Workload.objects.filter(_not_pushed_back(clock.now()), dependents_pending=True)
+    for pk in _pages(report, flagged):
+        with _passing_over(report, Workload, pk):
+            _release_dependents(report, pk)
+    for pk in dependencies.missed():
+        with _passing_over(report, Workload, pk):
+            _release_dependents(report, pk)
+
+
 SWEEPS: Final[dict[str, Callable[[SweepReport, datetime | None], None]]] = {
     "promote_due": promote_due,
     "recover_expired_leases": recover_expired_leases,
     "enforce_deadlines": enforce_deadlines,
     "detect_silent_workers": detect_silent_workers,
     "prune_history": prune_history,
+    "release_dependents": release_dependents,
 }
 
 
@@ -216,6 +230,17 @@ def _recover(worker_pk: int) -> list[Workload]:
         lost = leases.lose(worker, expired, cause="lease over", actor=actor, at=at)
         workers.save(worker)
     return lost
+
+
+def _release_dependents(report: SweepReport, pk: int) -> None:
+    """Page by page, each a transaction of its own; what others hold is left for the next pass."""
+    for _ in range(MAX_PAGES):
+        woken = dependencies.release(workload_pk=pk)
+        report.changed += woken.changed
+        report.count("unblocked", woken.unblocked)
+        report.count("buried", woken.buried)
+        if not (woken.touched and woken.is_left):
+            break
 
 
 def _take_offline(report: SweepReport, pk: int) -> None:

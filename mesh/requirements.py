@@ -10,7 +10,7 @@ without open work are put to rest (`number` null, the application's epoch rises,
 set of the application is worked out anew); if none is, new kinds of work are refused.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,16 +61,28 @@ class Need:
             **{name: each for name, each in bounds.items() if each},
         }
 
+    def digest(self) -> str:
+        """What finds its row within an application."""
+        return digest(self.content())
 
-def find(application: Application, need: Need) -> Requirement:
-    """The requirement in use for this need, made or taken back into use if there is none.
 
-    It stays in use until the caller's transaction ends, which must insert the work. Refuses with
-    LIMIT_EXCEEDED while `MAX_IN_USE` others have open work. Runs before any row of a worker or of
-    work is locked or written.
+def bring_into_use(wanted: Iterable[tuple[int, Need]]) -> dict[tuple[int, str], DomainError]:
+    """Make requirements for new kinds of work, or take resting ones back into use.
+
+    `wanted` are needs with the keys of their applications, whose rows are locked in their order, so
+    that none of theirs is put to rest until the caller's transaction ends, which must insert the
+    work. Returns the refusals by application and digest: LIMIT_EXCEEDED while `MAX_IN_USE` others
+    have open work. Runs before any row of a worker or of work is locked or written.
     """
-    content = need.content()
-    return _pinned(application.pk, digest(content)) or _take_into_use(application, content)
+    refused: dict[tuple[int, str], DomainError] = {}
+    named = {(application_pk, need.digest()): need for application_pk, need in wanted}
+    for (application_pk, name), need in sorted(named.items(), key=lambda each: each[0]):
+        try:
+            with transaction.atomic():
+                _take_into_use(application_pk, need.content())
+        except DomainError as refusal:
+            refused[application_pk, name] = refusal
+    return refused
 
 
 def keep_in_use(*, workload_pk: int) -> None:
@@ -80,12 +92,19 @@ def keep_in_use(*, workload_pk: int) -> None:
     use until the caller's transaction ends; `MAX_IN_USE` may be overshot by this. Comes before any
     lock of a worker or workload.
     """
-    requirement = Requirement.objects.select_related("application").get(workloads=workload_pk)
-    if _pinned(requirement.application_id, requirement.digest) is None:
-        locked = lock_application(requirement.application_id)
-        requirement.refresh_from_db(fields=["number"])
-        if requirement.number is None:
-            _number(locked, requirement)
+    keep_all_in_use([workload_pk])
+
+
+def keep_all_in_use(workload_pks: Sequence[int]) -> None:
+    """The same for many at once."""
+    theirs = Workload.objects.filter(pk__in=workload_pks).values("requirement_id")
+    found = Requirement.objects.filter(pk__in=theirs).order_by("application_id", "pk")
+    for requirement in found:
+        if _pinned(requirement.application_id, requirement.digest) is None:
+            locked = lock_application(requirement.application_id)
+            requirement.refresh_from_db(fields=["number"])
+            if requirement.number is None:
+                _number(locked, requirement)
 
 
 def refresh(worker: Worker, application: Application) -> EligibleSet:
@@ -168,8 +187,8 @@ def _pinned(application_pk: int, content_digest: str) -> Requirement | None:
     return None
 
 
-def _take_into_use(application: Application, content: dict[str, Any]) -> Requirement:
-    locked = lock_application(application.pk)
+def _take_into_use(application_pk: int, content: dict[str, Any]) -> Requirement:
+    locked = lock_application(application_pk)
     requirement, _ = Requirement.objects.get_or_create(
         application=locked, digest=digest(content), defaults=content
     )

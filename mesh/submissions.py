@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from . import clock, policies
-from .canonical import identity, size
+from . import policies
+from .canonical import digest, identity, size
+from .dependencies import MAX_DEPENDENCIES
 from .errors import DomainError
-from .models import Backoff, LostPolicy
+from .models import Backoff, LostPolicy, RequiredState
+from .requirements import Need
 from .scopes import Facts
 from .workers import are_names
 from .workloads import MAX_INPUT
@@ -57,6 +59,8 @@ class Submission:
     not_before: datetime | None = None
     connection_scopes: Sequence[str] = ()
     session_id: str = ""
+    # Each `workload_id` and, where it is not SUCCEEDED, `required_state`.
+    dependencies: Sequence[Mapping[str, str]] = ()
 
     def workload_id(self, tenant: str) -> str:
         """The id that the work has, or would have."""
@@ -73,7 +77,7 @@ class Submission:
     def content(self) -> dict[str, Any]:
         """All that was sent, after defaults, in one form: equal content has an equal digest."""
         retry = {**RETRY_DEFAULTS, **self.retry_policy}
-        return {
+        content: dict[str, Any] = {
             "application": self.application,
             "environment": self.environment,
             "definition_id": self.definition_id,
@@ -91,10 +95,50 @@ class Submission:
             "connection_scopes": list(self.connection_scopes),
             "session_id": self.session_id,
         }
+        if self.dependencies:
+            # Only then: what was sent before there were any is still the same content.
+            content["dependencies"] = self.waits_for()
+        return content
+
+    def waits_for(self) -> list[dict[str, str]]:
+        """The dependencies with their required states, each once, in the order of their ids."""
+        pairs = {
+            (each["workload_id"], each.get("required_state", RequiredState.SUCCEEDED.value))
+            for each in self.dependencies
+        }
+        return [{"workload_id": one, "required_state": state} for one, state in sorted(pairs)]
 
 
-def require_values(submission: Submission, content: Mapping[str, Any]) -> None:
-    """Refuse with WORKLOAD_INVALID what is out of bounds, naming each part of it."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One workload that is to be taken in, and the grant (JWS) under which, if not by a role."""
+
+    submission: Submission
+    grant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What was asked, with all that is worked out from it alone."""
+
+    submission: Submission
+    grant: str | None
+    content: dict[str, Any]
+    digest: str
+    need: Need
+    need_digest: str
+
+    @classmethod
+    def of(cls, asked: Asked) -> "Item":
+        content = asked.submission.content()
+        need = Need(
+            content["definition_id"], tuple(content["capability_snapshot"]), **content["policy"]
+        )
+        return cls(asked.submission, asked.grant, content, digest(content), need, need.digest())
+
+
+def require_values(submission: Submission, content: Mapping[str, Any], at: datetime) -> None:
+    """Refuse with WORKLOAD_INVALID what is out of bounds at `at`, naming each part of it."""
     key = submission.idempotency_key
     texts = {
         "environment": submission.environment,
@@ -110,7 +154,9 @@ def require_values(submission: Submission, content: Mapping[str, Any]) -> None:
         "capability_snapshot": are_names(submission.capability_snapshot),
         "connection_scopes": are_names(submission.connection_scopes),
         "input": size(submission.input) <= MAX_INPUT,
-        "not_before": _is_near(submission.not_before),
+        "not_before": _is_near(submission.not_before, at),
+        "dependencies": len(submission.dependencies) <= MAX_DEPENDENCIES
+        and all(each["required_state"] in RequiredState.values for each in submission.waits_for()),
         **policies.rules(content["policy"]),
         **_retry_rules(content["retry_policy"]),
         **_timeout_rules(content["timeouts"]),
@@ -140,9 +186,6 @@ def _timeout_rules(timeouts: Mapping[str, int | None]) -> dict[str, bool]:
     }
 
 
-def _is_near(not_before: datetime | None) -> bool:
+def _is_near(not_before: datetime | None, at: datetime) -> bool:
     """Within ten years: no further than a span may reach, so that deadlines can be worked out."""
-    return (
-        not_before is None
-        or abs(not_before.timestamp() - clock.now().timestamp()) * 1_000 <= MAX_SPAN_MS
-    )
+    return not_before is None or abs(not_before.timestamp() - at.timestamp()) * 1_000 <= MAX_SPAN_MS

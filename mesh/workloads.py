@@ -5,18 +5,19 @@ without a gap, in the same transaction; SUCCEEDED and CANCELLED are never left. 
 `mesh.intake`; claims and their leases belong to `mesh.leases`.
 
 Locks: cancel locks the workload only (it frees no slot); retry the application row, then the
-workload.
+workload with what it waits for, and what is retried with it.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import transaction
 
-from . import clock, history, locking, requirements
+from . import clock, dependencies, history, locking, requirements
 from .changes import Changes
+from .dependencies import Tie
 from .errors import DomainError
 from .models import (
     ENDED_STATES,
@@ -71,30 +72,84 @@ def cancel(*, caller: Caller, workload_id: str, reason: str = "") -> Workload:
 
 @history.audited("workload.retried", on="workload_id")
 def retry(
-    *, caller: Caller, workload_id: str, extra_attempts: int = 1, reason: str = ""
+    *,
+    caller: Caller,
+    workload_id: str,
+    extra_attempts: int = 1,
+    dependents: bool = False,
+    reason: str = "",
 ) -> Workload:
     """Make a dead letter READY now, with `extra_attempts` on top of its budget.
 
-    The unstarted counter starts anew, and so do the retry delays and the overall timeout.
-    Refuses with WORKLOAD_TRANSITION_DENIED unless it is DEAD_LETTER, so a repeat is refused.
+    The unstarted counter starts anew, and so do the retry delays and the overall timeout. Its
+    dependencies that were met stay met; one that was not, and is under way again, is waited for.
+
+    With `dependents` also the dead letters that its end buried (`dependency_failed`), directly or
+    through others: they wait for it again, with the budget that they have. Left out are sealed ones
+    and those that wait for something else that ended otherwise.
+
+    Refuses in this order: REQUEST_INVALID (`extra_attempts`; more than 1 000 dependents);
+    WORKLOAD_TRANSITION_DENIED unless it is DEAD_LETTER and not sealed, so a repeat is refused;
+    WORKLOAD_DEPENDENCY_OPEN while a dependency of its own has ended otherwise than required.
     """
     caller.require(Role.OPERATOR)
     if not 1 <= extra_attempts <= 100:
         raise DomainError("REQUEST_INVALID", "From 1 to 100 extra attempts.")
     pk = pk_for(caller, workload_id)
     with transaction.atomic():
-        requirements.keep_in_use(workload_pk=pk)
-        workload = _locked(pk)
-        if workload.state != State.DEAD_LETTER:
+        pks = dependencies.buried_by(pk) if dependents else [pk]
+        requirements.keep_all_in_use(pks)
+        others = {each.depends_on_id for each in dependencies.ties_of(pks)}
+        locked = locking.lock_workloads(sorted(others.union(pks)))
+        if pk not in locked:
+            raise not_found()
+        workload = locked[pk]
+        if workload.state != State.DEAD_LETTER or workload.sealed:
             raise denied(workload, State.READY)
-        at = clock.now()
         evidence = {"reason": reason, "extra_attempts": extra_attempts}
         workload.extra_attempts += extra_attempts
-        workload.unstarted_losses = workload.retries = 0
-        workload.overall_from = at
-        event = make_ready(workload, at, actor=caller.subject, at=at, evidence=evidence)
-        _write(workload, event)
+        changes = _retry(locked, pks, workload, actor=caller.subject, evidence=evidence)
+        changes.write()
     return workload
+
+
+def hold(workload_pks: Sequence[int]) -> None:
+    """Start nothing of these any more, whatever their state. For workflows, which lift it too.
+
+    Claimed work that is not started cannot start, work that runs goes on. Locks them in the order
+    of their keys. A repeat changes nothing; it is no move, so no event is written.
+    """
+    _set_held(workload_pks, is_held=True)
+
+
+def unhold(workload_pks: Sequence[int]) -> None:
+    """Let these start again; the time that they wait in the queue counts anew."""
+    _set_held(workload_pks, is_held=False)
+
+
+def seal(workload_pks: Sequence[int]) -> None:
+    """Have these never be retried, resolved or placed again: their run attempt is settled."""
+    with transaction.atomic():
+        locking.lock_workloads(list(workload_pks))
+        Workload.objects.filter(pk__in=workload_pks).update(sealed=True)
+
+
+def _set_held(workload_pks: Sequence[int], *, is_held: bool) -> None:
+    with transaction.atomic():
+        locked = locking.lock_workloads(list(workload_pks))
+        at = clock.now()
+        changes = Changes()
+        for workload in locked.values():
+            if workload.held == is_held:
+                continue
+            workload.held = is_held
+            workload.updated_at = at
+            if workload.state == State.READY:
+                workload.ready_at = workload.ready_at if is_held else at
+                workload.claimable = is_free(workload) and workload.available_at <= at
+                set_deadline(workload)
+            changes.add(workload, None)
+        changes.write()
 
 
 def move(
@@ -115,6 +170,8 @@ def move(
         raise denied(workload, to)
     before, workload.state = workload.state, to
     workload.claimable = False
+    # Set again where work waits for this end (`mesh.dependencies`).
+    workload.dependents_pending = False
     workload.updated_at = at
     workload.ended_at = at if to in ENDED_STATES else None
     return history.of_workload(
@@ -203,6 +260,55 @@ def denied(workload: Workload, to: State) -> DomainError:
         "WORKLOAD_TRANSITION_DENIED",
         f"{workload.state} work does not become {to}.",
         state=workload.state,
+    )
+
+
+def _retry(
+    locked: Mapping[int, Workload],
+    pks: Sequence[int],
+    asked: Workload,
+    *,
+    actor: str,
+    evidence: Mapping[str, Any],
+) -> Changes:
+    """Bring back the dead letter that was asked for, then what it buried, in the order of keys."""
+    at = clock.now()
+    changes = Changes()
+    ties: dict[int, list[Tie]] = {}
+    for each in dependencies.ties_of(pks):
+        ties.setdefault(each.workload_id, []).append(each)
+    kept: list[Tie] = []
+    for workload in (locked[pk] for pk in pks if pk in locked):
+        own = ties.get(workload.pk, [])
+        # A dependency has the lower key, so it was brought back before if it was.
+        failed = [each for each in own if each.judge(locked[each.depends_on_id].state)]
+        if workload is asked and failed:
+            raise _unmet([locked[each.depends_on_id] for each in failed])
+        if failed or not _is_buried(workload, asked):
+            continue
+        told = evidence if workload is asked else {**evidence, "with": asked.workload_id}
+        workload.open_dependencies = sum(each.is_open for each in own)
+        workload.unstarted_losses = workload.retries = 0
+        workload.overall_from = at
+        changes.add(workload, None, make_ready(workload, at, actor=actor, at=at, evidence=told))
+        kept += own
+    dependencies.write(kept)
+    return changes
+
+
+def _is_buried(workload: Workload, asked: Workload) -> bool:
+    """Whether it is still what it was found as before it was locked."""
+    kind = (workload.last_failure or {}).get("kind")
+    is_dead = workload.state == State.DEAD_LETTER and not workload.sealed
+    return is_dead and (workload is asked or kind == dependencies.FAILED)
+
+
+def _unmet(failed: Sequence[Workload]) -> DomainError:
+    named = [each.workload_id for each in failed[:20]]
+    return DomainError(
+        "WORKLOAD_DEPENDENCY_OPEN",
+        f"It waits for work that ended otherwise ({named[0]}): retry that with its dependents.",
+        dependencies=named,
     )
 
 

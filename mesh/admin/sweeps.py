@@ -24,6 +24,7 @@ _DOES: Final = {
     "promote_due": "makes due work claimable",
     "recover_expired_leases": "ends attempts whose lease is over",
     "enforce_deadlines": "timeouts, cancel grace, drain deadlines, drains of revoked grants",
+    "release_dependents": "goes on with work that waited for ended work",
     "detect_silent_workers": "takes silent workers offline",
     "prune_history": "removes what is older than its retention",
 }

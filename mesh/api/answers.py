@@ -58,8 +58,10 @@ def worker(row: Worker) -> dict[str, Any]:
     }
 
 
-def workload(row: Workload, live: Attempt | None) -> dict[str, Any]:
-    """The workload with its live attempt, which is its current claim."""
+def workload(
+    row: Workload, live: Attempt | None, waits_for: list[dict[str, str]]
+) -> dict[str, Any]:
+    """The workload with its live attempt, which is its current claim, and its dependencies."""
     return {
         "workload_id": row.workload_id,
         "application": row.application.name,
@@ -78,6 +80,7 @@ def workload(row: Workload, live: Attempt | None) -> dict[str, Any]:
         "not_before": row.not_before,
         "connection_scopes": row.connection_scopes,
         "session_id": row.session_id,
+        "dependencies": waits_for,
         "state": row.state,
         "attempt_count": row.attempt_count,
         "fencing_token": row.fencing_token,

@@ -5,7 +5,16 @@ from typing import Final
 from rest_framework import serializers
 
 from .. import reports
-from ..models import Backoff, Health, LostPolicy, Resolution, RevocationKind, Runtime, ScopeKind
+from ..models import (
+    Backoff,
+    Health,
+    LostPolicy,
+    RequiredState,
+    Resolution,
+    RevocationKind,
+    Runtime,
+    ScopeKind,
+)
 from ..settlement import MAX_REPORTS
 from .fields import (
     INT32,
@@ -156,6 +165,11 @@ class Policy(Body):
     resources = Resources(required=False)
 
 
+class Dependency(Body):
+    workload_id = Text()
+    required_state = Word(choices=RequiredState.choices, required=False)
+
+
 class Submit(Body):
     application = Text()
     environment = Text()
@@ -173,6 +187,7 @@ class Submit(Body):
     not_before = Time(required=False, allow_null=True)
     connection_scopes = TextList(required=False)
     session_id = Text(required=False)
+    dependencies = Dependency(many=True, required=False, help_text="Work that must end before.")
     grant = Text(required=False, help_text="The signed grant (JWS).")
 
 
@@ -190,6 +205,7 @@ class CreatePause(Body):
 
 class Retry(Body):
     extra_attempts = Integer(1, 100, required=False)
+    dependents = Flag(required=False, help_text="Also the dead letters that its end buried.")
     reason = Reason()
 
 

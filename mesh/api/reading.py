@@ -2,14 +2,16 @@
 
 from typing import Final, TypeVar
 
-from django.db.models import Count, Model, Prefetch, QuerySet, TextField
-from django.db.models.functions import Cast, Length
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Count, Model, OuterRef, Prefetch, QuerySet, TextField
+from django.db.models.functions import Cast, JSONObject, Length
 
 from .. import clock, recovery
 from ..errors import DomainError
 from ..models import (
     Attempt,
     Checkpoint,
+    Dependency,
     Grant,
     Incident,
     Pause,
@@ -27,6 +29,11 @@ MAX_EMBEDDED: Final = 200
 MAX_LISTED: Final = 1_000
 _MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
 _MAX_PAGE_MEMBERS: Final = 100_000
+_WAITS_FOR: Final = ArraySubquery(
+    Dependency.objects.filter(workload_id=OuterRef("pk"))
+    .order_by("depends_on_id")
+    .values(row=JSONObject(workload_id="depends_on__workload_id", required_state="required_state"))
+)
 Row = TypeVar("Row", bound=Model)
 
 
@@ -59,7 +66,7 @@ def workloads(caller: Caller) -> "QuerySet[Workload]":
         .select_related("application")
         .prefetch_related(Prefetch("attempts", queryset=live, to_attr="live_attempts"))
         .defer("input")
-        .annotate(input_size=Length(Cast("input", TextField())))
+        .annotate(input_size=Length(Cast("input", TextField())), waits_for=_WAITS_FOR)
     )
 
 
@@ -81,7 +88,7 @@ def with_inputs(page: list[Workload]) -> list[Workload]:
 
 def workload(caller: Caller, workload_id: str) -> Workload:
     """One workload; a worker sees only the work of its own claims."""
-    rows = Workload.objects.select_related("application", "result")
+    rows = Workload.objects.select_related("application", "result").annotate(waits_for=_WAITS_FOR)
     return _one(rows, caller, "WORKLOAD", workload_id=workload_id)
 
 
@@ -98,6 +105,13 @@ def attempts(workload_pk: int) -> "QuerySet[Attempt]":
 def latest_attempts(workload_pk: int) -> list[Attempt]:
     """The latest attempts in order; old ones may be many."""
     return list(attempts(workload_pk).order_by("-number")[:MAX_EMBEDDED])[::-1]
+
+
+def waits_for(workload_pk: int) -> list[dict[str, str]]:
+    """The dependencies of one workload; rows of `workload` and `workloads` bring them along."""
+    rows = Dependency.objects.filter(workload_id=workload_pk).order_by("depends_on_id")
+    named = rows.values_list("depends_on__workload_id", "required_state")
+    return [{"workload_id": one, "required_state": state} for one, state in named]
 
 
 def live_attempt(workload: Workload) -> Attempt | None:

@@ -13,6 +13,7 @@ from ..models import (
     Health,
     Lifecycle,
     LostPolicy,
+    RequiredState,
     RevocationKind,
     Runtime,
     State,
@@ -190,6 +191,11 @@ class Result(Shape):
     created_at = Time()
 
 
+class Dependency(Shape):
+    workload_id = Text()
+    required_state = Word(choices=RequiredState.choices)
+
+
 class Workload(Shape):
     workload_id = Text()
     application = Text()
@@ -208,6 +214,7 @@ class Workload(Shape):
     not_before = Time(allow_null=True)
     connection_scopes = TextList()
     session_id = Text()
+    dependencies = Dependency(many=True)
     state = Word(choices=State.choices)
     attempt_count = Integer()
     fencing_token = Integer()

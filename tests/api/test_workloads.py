@@ -29,6 +29,7 @@ MEMBERS = {
     "not_before",
     "connection_scopes",
     "session_id",
+    "dependencies",
     "workload_id",
     "state",
     "attempt_count",
@@ -161,10 +162,31 @@ def test_retry_takes_dead_letters_only(world: World) -> None:
     path = f"workloads/{held.workload.workload_id}/retry"
     for extra in (0, 101):
         assert_refused(post(path, {"extra_attempts": extra}, token), "REQUEST_INVALID")
-    assert_refused(post(path, {"dependents": True}, token), "REQUEST_INVALID")
+    assert_refused(post(path, {"dependents": 1}, token), "REQUEST_INVALID")
     answer = post(path, {"extra_attempts": 2}, token)
     assert (answer.json["state"], answer.json["ended_at"]) == ("READY", None)
     assert_refused(post(path, None, token), "WORKLOAD_TRANSITION_DENIED")
+
+
+def test_dependencies_are_told_wherever_work_is(world: World) -> None:
+    token, first = world.token(), world.workload().workload_id
+    named = [{"workload_id": first}]
+    told = [{"workload_id": first, "required_state": "SUCCEEDED"}]
+    body = submit_body(world, dependencies=named)
+    made = post("workloads", body, token).json["workload"]
+    path = f"workloads/{made['workload_id']}"
+    answers = [
+        made,
+        post("workloads", body, token).json["workload"],
+        get(path, token).json,
+        get("workloads", token).json["results"][0],
+        post(f"{path}/cancel", {}, token).json,
+    ]
+    assert [each["dependencies"] for each in answers] == [told] * 5
+    unknown = submit_body(world, dependencies=[{"workload_id": "workload_0"}])
+    assert_refused(post("workloads", unknown, token), "WORKLOAD_DEPENDENCY_INVALID")
+    odd = submit_body(world, dependencies=[{"workload_id": first, "required_state": "FAILED"}])
+    assert_refused(post("workloads", odd, token), "REQUEST_INVALID")
 
 
 def test_work_goes_from_claim_to_result(world: World) -> None:

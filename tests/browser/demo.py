@@ -238,6 +238,7 @@ def _sweeps() -> None:
         ("promote_due", 1),
         ("recover_expired_leases", 2),
         ("enforce_deadlines", 95),
+        ("release_dependents", 1),
         ("detect_silent_workers", 4),
     ):
         SweepRun.objects.update_or_create(

@@ -32,6 +32,7 @@ EVERY_SWEEP = {
     "promote_due",
     "recover_expired_leases",
     "enforce_deadlines",
+    "release_dependents",
     "detect_silent_workers",
     "prune_history",
 }

@@ -11,6 +11,7 @@ from mesh import invariants, resolutions
 from mesh.models import (
     Attempt,
     AttemptStatus,
+    Dependency,
     Result,
     State,
     Worker,
@@ -137,6 +138,24 @@ def _gap_of_a_worker(world: World) -> None:
     WorkerEvent.objects.filter(pk=events[0].pk).update(sequence=-5)
 
 
+def _blocked(world: World) -> Workload:
+    other = world.workload()
+    return world.workload(dependencies=[{"workload_id": other.workload_id}])
+
+
+def _miscounted_dependencies(world: World) -> None:
+    Workload.objects.filter(pk=_blocked(world).pk).update(open_dependencies=0)
+
+
+def _blocked_work_that_is_claimed(world: World) -> None:
+    Workload.objects.filter(pk=_blocked(world).pk).update(state=State.CLAIMED)
+
+
+def _untold_end(world: World) -> None:
+    waited_for = Dependency.objects.get(workload=_blocked(world)).depends_on
+    Workload.objects.filter(pk=waited_for.pk).update(state=State.CANCELLED, claimable=False)
+
+
 BREAKS: dict[str, Callable[[World], None]] = {
     "a_workload_has_at_most_one_live_attempt": _second_live_attempt,
     "active_is_the_number_of_live_attempts": _wrong_active,
@@ -150,6 +169,9 @@ BREAKS: dict[str, Callable[[World], None]] = {
     "workload_history_has_no_gap": _gap,
     "workload_history_goes_from_state_to_state": _broken_chain,
     "workload_history_ends_where_the_work_is": _other_last_state,
+    "open_dependencies_are_counted": _miscounted_dependencies,
+    "blocked_work_is_at_rest": _blocked_work_that_is_claimed,
+    "an_end_is_told_to_what_waits_for_it": _untold_end,
     "worker_history_has_no_gap": _gap_of_a_worker,
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from mesh import claims, clock, history, intake, leases, recovery, settlement, workers, workloads
+from mesh import arrivals, claims, clock, intake, leases, recovery, settlement, workers, workloads
 from mesh.models import (
     Attempt,
     Checkpoint,
@@ -71,8 +71,8 @@ def _calls(world: World, held: Held) -> dict[str, tuple[Any, str, Callable[[], A
         ),
         "recover": (workers, "save", partial(recovery._recover, held.worker.row.pk)),
         "submit": (
-            history,
-            "write",
+            arrivals,
+            "_insert",
             partial(intake.submit, caller=world.operator, submission=world.submission()),
         ),
         "cancel": (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, history, intake, requirements, workloads
+from mesh import arrivals, claims, intake, requirements, workloads
 from mesh.intake import Submitted
 from mesh.models import Application, Requirement, Workload
 from tests.factories import Member, World
@@ -67,7 +67,7 @@ def test_a_claim_does_not_skip_the_requirement_of_a_submit_under_way(world: Worl
     """The later submit takes the higher number only once the lower one can be seen."""
     member = world.worker()
     assert _ask(member) == []
-    with Gate(history, "write") as gate:
+    with Gate(arrivals, "_insert", after=True) as gate:
         earlier = Actor(_submit(world, definition_id="earlier"))
         gate.wait_for_arrival()
         later = Actor(_submit(world, definition_id="later"))
@@ -119,7 +119,7 @@ def test_a_requirement_of_work_just_inserted_is_not_put_to_rest(world: World) ->
     """Though its transaction is not committed, so that nobody else can see the work."""
     world.cancelled(definition_id="idle")
     member = world.worker()
-    with Gate(history, "write") as gate:
+    with Gate(arrivals, "_insert", after=True) as gate:
         slow = Actor(_submit(world, definition_id="idle"))
         gate.wait_for_arrival()
         assert Actor(_submit(world, definition_id="other")).code() == "LIMIT_EXCEEDED"
@@ -158,7 +158,7 @@ def test_a_retried_dead_letter_whose_requirement_rests_can_be_claimed(world: Wor
 @pytest.mark.usefixtures("no_room")
 def test_a_retry_while_its_requirement_is_put_to_rest_can_be_claimed(world: World) -> None:
     held = world.dead_letter(definition_id="idle")
-    with Gate(workloads, "_write") as gate:
+    with Gate(workloads, "_retry", after=True) as gate:
         retry = Actor(
             partial(workloads.retry, caller=world.operator, workload_id=held.workload.workload_id)
         )

@@ -29,7 +29,7 @@ _NAMES = tuple(each.name for each in _QUERY)
 _SUBMIT = (
     "APPLICATION_NOT_FOUND WORKLOAD_SECRET_REJECTED WORKLOAD_INVALID LIMIT_EXCEEDED"
     " WORKLOAD_IDEMPOTENCY_MISMATCH WORKLOAD_UNAUTHORIZED GRANT_INVALID GRANT_EXPIRED"
-    " GRANT_REVOKED GRANT_SCOPE_DENIED"
+    " GRANT_REVOKED GRANT_SCOPE_DENIED WORKLOAD_DEPENDENCY_INVALID"
 )
 _MOVE = "WORKLOAD_NOT_FOUND WORKLOAD_TRANSITION_DENIED"
 _PLACE = (
@@ -69,11 +69,11 @@ class Workloads(Endpoint):
         """Submit work (201). The same key with the same content is the same work (200)."""
         said = self.body(bodies.Submit)
         grant = said.pop("grant", None)
-        submitted = intake.submit(caller=self.caller, submission=Submission(**said), grant=grant)
-        return answer(
-            {"workload": _shown(submitted.workload), "created": submitted.created},
-            created=submitted.created,
-        )
+        submission = Submission(**said)
+        submitted = intake.submit(caller=self.caller, submission=submission, grant=grant)
+        row = submitted.workload
+        shown = answers.workload(row, reading.live_attempt(row), submission.waits_for())
+        return answer({"workload": shown, "created": submitted.created}, created=submitted.created)
 
 
 class Workload(Endpoint):
@@ -94,7 +94,7 @@ class Workload(Endpoint):
         result = getattr(row, "result", None)
         return answer(
             {
-                **answers.workload(row, live),
+                **answers.workload(row, live, row.waits_for),  # type: ignore[attr-defined]  # in `reading`
                 "attempts": [answers.attempt(each, each.worker.worker_id) for each in attempts],
                 "checkpoint": None if latest is None else answers.checkpoint(latest),
                 "result": None if result is None else answers.result(result),
@@ -181,9 +181,14 @@ class Cancel(Endpoint):
 class Retry(Endpoint):
     noun = "WORKLOAD"
 
-    @operation("workloads_retry", body=bodies.Retry, answers={200: shapes.Workload}, refusals=_MOVE)
+    @operation(
+        "workloads_retry",
+        body=bodies.Retry,
+        answers={200: shapes.Workload},
+        refusals=f"{_MOVE} WORKLOAD_DEPENDENCY_OPEN",
+    )
     def post(self, request: Request, workload_id: str) -> Response:
-        """Make a dead letter ready again, with more attempts."""
+        """Make a dead letter ready again, with more attempts, and what its end buried if asked."""
         said = self.body(bodies.Retry)
         row = workloads.retry(caller=self.caller, workload_id=workload_id, **said)
         return answer(_shown(row))
@@ -222,12 +227,13 @@ class Reclaim(Endpoint):
 
 
 def _shown(row: WorkloadRow) -> dict[str, Any]:
-    return answers.workload(row, reading.live_attempt(row))
+    return answers.workload(row, reading.live_attempt(row), reading.waits_for(row.pk))
 
 
 def _listed(row: WorkloadRow) -> dict[str, Any]:
     live: list[Attempt] = row.live_attempts  # type: ignore[attr-defined]  # set in `reading`
-    return answers.workload(row, live[0] if live else None)
+    waits_for: list[dict[str, str]] = row.waits_for  # type: ignore[attr-defined]
+    return answers.workload(row, live[0] if live else None, waits_for)
 
 
 def _attempt(row: Attempt) -> dict[str, Any]:
