@@ -9,8 +9,8 @@ Reads only, locks nothing: what it says was true a moment ago. Who gets the work
 `mesh.placement`, on a locked worker.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import orjson
 
 from . import lacking, statements
 from .lacking import Nearest
-from .models import Requirement
+from .models import Requirement, Worker
 from .placement import REASONS
 
 LISTED: Final = 200
@@ -28,6 +28,8 @@ TESTS: Final = tuple(each for each in REASONS if each not in {"TENANT", "PAUSED"
 ROOM: Final = frozenset({"CAPACITY", "POOL_CAPACITY", "RESOURCES"})
 # A worker that fails any of these is not made for the work; the other tests come and go.
 LASTING: Final = frozenset(REASONS) - ROOM - {"LIFECYCLE", "HEALTH", "GRANT", "PAUSED"}
+# No test of placement: the row of the worker was locked by another call.
+BUSY: Final = "BUSY"
 _SQL: Final = statements.load("survey")
 
 
@@ -61,6 +63,10 @@ class Survey:
     asked_at: datetime | None
     # Only where no worker passes all tests of its own.
     nearest: Nearest | None
+
+
+# Of work for which nobody was considered.
+NOBODY: Final = Survey(0, (), {}, 0, 0, 0, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,36 @@ def take(requirement: Requirement, at: datetime, *, is_paused: bool) -> Survey:
         fitting=sum(each.number for each in groups if not each.lasting),
         asked_at=max((each.last_poll_at for each in willing if each.last_poll_at), default=None),
         nearest=nearest,
+    )
+
+
+def of_one(requirement: Requirement, worker: Worker, reasons: Sequence[str]) -> Survey:
+    """What was found out about one worker that was named, judged by `mesh.candidates`."""
+    own = [each for each in reasons if each not in {"TENANT", "PAUSED"}]
+    return Survey(
+        considered=1,
+        candidates=(Candidate(worker.worker_id, tuple(reasons)),),
+        counts=dict.fromkeys(reasons, 1),
+        eligible=int(not reasons),
+        suited=int(ROOM.issuperset(own)),
+        fitting=int(LASTING.isdisjoint(own)),
+        asked_at=worker.last_poll_at,
+        nearest=lacking.describe(worker.worker_id, own, requirement) if own else None,
+    )
+
+
+def with_busy(found: Survey, worker_ids: Collection[str]) -> Survey:
+    """The same, where these may take the work but were in another call each time."""
+    marked = tuple(
+        Candidate(each.worker_id, (BUSY,))
+        if each.eligible and each.worker_id in worker_ids
+        else each
+        for each in found.candidates
+    )
+    number = sum(each.reasons == (BUSY,) for each in marked)
+    counts = {**found.counts, BUSY: number} if number else found.counts
+    return replace(
+        found, candidates=marked, counts=counts, eligible=max(found.eligible - number, 0)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -141,3 +142,32 @@ def test_work_that_is_not_ready_has_no_candidates(world: World, secret: str) -> 
     found = placement(held.workload, secret)
     assert found.keys() == {"state", "sentence", "candidates", "counts"}
     assert (found["state"], found["candidates"], found["counts"]) == ("not_ready", [], {})
+
+
+# --- Decisions ------------------------------------------------------------------------------------
+
+
+def test_decisions_are_listed_latest_first(world: World, secret: str) -> None:
+    work = world.workload(policy={"required_labels": {"zone": "a"}})
+    unfit = world.worker()
+    path = f"workloads/{work.workload_id}"
+    assert_refused(post(f"{path}/place", {}, secret), "MESH_NO_ELIGIBLE_WORKER")
+    fit = world.worker(labels={"zone": "a"})
+    assert post(f"{path}/place", {}, secret).status == 200
+    found = get(f"{path}/decisions?page_size=1", secret)
+    (latest,) = found.json["results"]
+    assert (latest["chosen"], latest["code"], latest["nearest"]) == (fit.worker_id, None, None)
+    assert latest["candidates"] == [
+        {"worker_id": fit.worker_id, "eligible": True, "reasons": []},
+        {"worker_id": unfit.worker_id, "eligible": False, "reasons": ["LABEL"]},
+    ]
+    assert (latest["considered"], latest["counts"]) == (2, {"LABEL": 1})
+    assert latest["actor"].startswith("service:operator")
+    parts = urlsplit(found.json["next"])
+    (first,) = get(f"{parts.path}?{parts.query}", secret).json["results"]
+    assert (first["chosen"], first["code"]) == (None, "MESH_NO_ELIGIBLE_WORKER")
+    assert first["nearest"] == {
+        "worker_id": unfit.worker_id,
+        "lacks": ["label zone = a (it has none)"],
+    }
+    assert first["decision_id"] != latest["decision_id"]

@@ -10,7 +10,7 @@ import pytest
 from mesh import claims, giving, leases, locking, placing, revocations, workers, workloads
 from mesh.claims import Claims
 from mesh.giving import Claim
-from mesh.models import Attempt, Grant, Lifecycle, State, Worker
+from mesh.models import Attempt, Decision, Grant, Lifecycle, State, Worker
 from tests.factories import Member, World
 
 from .checks import assert_capacity_was_kept, assert_sound, events
@@ -228,7 +228,14 @@ def test_place_tells_that_five_workers_were_locked_and_holds_none_of_them(world:
             partial(placing.place, caller=world.operator, workload_id=work.workload_id)
         ).end()
     assert codes([refused]) == ["MESH_NO_ELIGIBLE_WORKER"]
-    assert getattr(refused, "facts", {})["busy"] == 5
+    facts = getattr(refused, "facts", {})
+    assert (facts["busy"], facts["reasons"]) == (5, ["BUSY"])
+    # What was found out survived the refusal.
+    decision = Decision.objects.get(workload=work)
+    assert (decision.code, decision.counts) == ("MESH_NO_ELIGIBLE_WORKER", {"BUSY": 5})
+    told = {each["worker_id"]: each["reasons"] for each in decision.candidates}
+    busy = {each.worker_id for each in tried}
+    assert told == {m.worker_id: ["BUSY"] if m.worker_id in busy else [] for m in members}
     assert_sound()
 
 
