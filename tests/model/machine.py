@@ -26,12 +26,14 @@ from mesh import (
     liveness,
     placing,
     recovery,
+    refusals,
+    resolutions,
     settlement,
     workers,
     workloads,
 )
 from mesh.errors import DomainError
-from mesh.models import Attempt, SweepRun, Worker, Workload, WorkloadEvent
+from mesh.models import Attempt, LateReport, SweepRun, Worker, Workload, WorkloadEvent
 from mesh.tenancy import Caller
 from tests.factories import World
 
@@ -124,6 +126,8 @@ class MeshMachine(RuleBasedStateMachine):
         if isinstance(wanted, Refusal) or isinstance(answer, DomainError):
             assert isinstance(wanted, Refusal), f"must not be refused: {answer}"
             assert isinstance(answer, DomainError), f"{wanted} was due: {answer!r}"
+            # As the edge of an operation does, which stands in no transaction of others.
+            refusals.keep(answer)
             told = tuple(answer.facts.get("reasons", ()))
             assert (answer.code, told) == (wanted.code, wanted.reasons)
             return None, None
@@ -162,20 +166,20 @@ class MeshMachine(RuleBasedStateMachine):
 
     @initialize(
         concurrencies=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-        works=st.lists(st.tuples(policies, timeouts), min_size=2, max_size=4),
+        works=st.lists(st.tuples(policies, timeouts, st.booleans()), min_size=2, max_size=4),
         begun=st.integers(0, 2),
     )
     def set_out(
         self,
         concurrencies: tuple[int, int],
-        works: list[tuple[dict[str, Any], dict[str, int]]],
+        works: list[tuple[dict[str, Any], dict[str, int], bool]],
         begun: int,
     ) -> None:
         for name, zone, concurrency in zip(NAMES, "ab", concurrencies, strict=False):
             self.register(name, zone, concurrency, abandon=False, as_itself=True)
         self.everybody_beats()
-        for policy, limits in works:
-            self.submit(0, 0, None, policy, limits)
+        for policy, limits, is_hold in works:
+            self.submit(0, 0, None, policy, limits, is_hold)
         for number in range(begun):
             self.begin(number, 1, None)
 
@@ -207,6 +211,7 @@ class MeshMachine(RuleBasedStateMachine):
         zone=st.sampled_from([None, None, "a", "b"]),
         policy=policies,
         limits=timeouts,
+        is_hold=st.booleans(),
     )
     def submit(
         self,
@@ -215,6 +220,7 @@ class MeshMachine(RuleBasedStateMachine):
         zone: str | None,
         policy: dict[str, Any],
         limits: dict[str, int],
+        is_hold: bool = False,
     ) -> None:
         now = self.model.now
         number = len(self.model.works)
@@ -226,9 +232,20 @@ class MeshMachine(RuleBasedStateMachine):
                 timeouts=limits,
                 policy={"required_labels": {"zone": zone} if zone else {}},
                 not_before=self.at(now + delay) if delay else None,
+                lost_policy="hold" if is_hold else "requeue",
             ),
         ).workload
-        work = Work(number, priority, now, now + delay, zone, policy, limits, made.workload_id)
+        work = Work(
+            number,
+            priority,
+            now,
+            now + delay,
+            zone,
+            policy,
+            limits,
+            made.workload_id,
+            is_hold,
+        )
         self.model.submit(work)
 
     @precondition(lambda self: self.model.works)
@@ -255,6 +272,31 @@ class MeshMachine(RuleBasedStateMachine):
                 caller=self.world.operator, workload_id=work.workload_id, extra_attempts=extra
             ),
         )
+
+    @precondition(lambda self: self.model.works)
+    @rule(
+        number=some,
+        what=st.sampled_from(
+            ["reclaim", "reclaim", "succeeded", "failed", "cancelled", "requeue", "requeue"]
+        ),
+    )
+    def speak(self, number: int, what: str) -> None:
+        """A person takes work from its worker, or says what became of held work."""
+        states = {"CLAIMED", "RUNNING", "CHECKPOINTED"} if what == "reclaim" else {"HELD"}
+        fit = [each for each in self.model.works if each.state in states]
+        work = fit[number % len(fit)] if fit and number % 4 else self.work(number)
+        said: dict[str, Any] = {
+            "caller": self.world.operator,
+            "workload_id": work.workload_id,
+            "reason": "why",
+        }
+        if what == "reclaim":
+            self.both(lambda: self.model.reclaim(work), lambda: resolutions.reclaim(**said))
+        else:
+            self.both(
+                lambda: self.model.resolve(work, what),
+                lambda: resolutions.resolve(resolution=what, **said),
+            )
 
     # --- claims
 
@@ -322,7 +364,7 @@ class MeshMachine(RuleBasedStateMachine):
             for each in self.tries[before:]:
                 if what == "fail":
                     self.say("start", process, each, each.token)
-                    self.say("fail", process, each, each.token, kind="timeout")
+                    self.say("fail", process, each, each.token, kind="timeout", no_effect=True)
                 else:
                     self.say("release", process, each, each.token)
                 if each.work.state == "DEAD_LETTER":
@@ -381,11 +423,17 @@ class MeshMachine(RuleBasedStateMachine):
             )
 
     @precondition(lambda self: self.tries)
-    @rule(number=some, off=tokens, kind=kinds, times=st.integers(1, 2))
-    def fail(self, number: int, off: int, kind: str, times: int) -> None:
+    @rule(
+        number=some,
+        off=tokens,
+        kind=kinds,
+        no_effect=st.booleans(),
+        times=st.integers(1, 2),
+    )
+    def fail(self, number: int, off: int, kind: str, no_effect: bool, times: int) -> None:
         process, shown = self.shown(number)
         for _ in range(times):
-            self.say("fail", process, shown, shown.token + off, kind=kind)
+            self.say("fail", process, shown, shown.token + off, kind=kind, no_effect=no_effect)
 
     @precondition(lambda self: self.tries)
     @rule(
@@ -516,7 +564,7 @@ class MeshMachine(RuleBasedStateMachine):
                 worker_version="1.0",
                 capability_version=1,
                 known_claims=[each.claim_id for each in known],
-                running_attempts=[],
+                running_attempts=[each.attempt_id for each in known],
                 completed_attempts=[each.attempt_id for each in reported],
                 failed_attempts=[],
                 timestamp=clock.now(),
@@ -526,6 +574,7 @@ class MeshMachine(RuleBasedStateMachine):
             assert set(answer.authoritative_claims) == wanted["authoritative"]
             assert set(answer.fenced_claims) == wanted["fenced"]
             assert answer.reports == wanted["reports"]
+            assert set(answer.cancel_attempts) == wanted["cancel"]
 
     @rule(
         number=some,
@@ -652,6 +701,8 @@ class MeshMachine(RuleBasedStateMachine):
             assert (row.status, row.fencing_token) == (each.status, each.token)
             if each.is_live:
                 assert row.expires_at == self.at(each.expires_at)
+        late = LateReport.objects.filter(attempt__workload__tenant=self.world.tenant)
+        assert late.count() == len(self.model.late)
         for work in self.model.works:
             assert sum(each.status in LIVE for each in work.tries) <= 1
             assert sum(each.status == "SUCCEEDED" for each in work.tries) <= 1

@@ -16,6 +16,7 @@ STARTED = {"RUNNING", "CHECKPOINTED"}
 LIVE = {"CLAIMED", *STARTED}
 ENDED = {"SUCCEEDED", "CANCELLED", "DEAD_LETTER"}
 PLACEABLE = {"READY", "BUSY"}
+RETRIED = {"execution", "heartbeat"}  # causes that the retry rule looks at
 
 
 class Refusal(Exception):  # noqa: N818 - it is no error of the reference
@@ -62,6 +63,7 @@ class Work:
     policy: dict[str, Any]
     timeouts: dict[str, int]
     workload_id: str = ""
+    is_hold: bool = False
     state: str = "READY"
     path: list[str] = field(default_factory=lambda: ["READY"])
     ready_at: int = 0
@@ -72,6 +74,7 @@ class Work:
     unstarted: int = 0
     overall_from: int = 0
     cancel_at: int = 0
+    is_cancel_asked: bool = False
     checkpoint: tuple[Try, int, Any] | None = None
     result: tuple[str, Try, Any] | None = None
 
@@ -135,11 +138,15 @@ class Mesh:
         self.workers: dict[str, Man] = {}
         self.finished: dict[str, int] = {}
         self.incidents: list[Incident] = []
+        self.late: set[Any] = set()
 
     # --- what follows from what
 
     def live(self, man: Man) -> list[Try]:
         return [t for w in self.works for t in w.tries if t.is_live and t.worker is man]
+
+    def _own(self, man: Man) -> list[Try]:
+        return [t for w in self.works for t in w.tries if t.worker is man]
 
     def _rest(self, man: Man) -> None:
         """READY and BUSY follow from claims against capacity; a drained worker goes OFFLINE."""
@@ -172,11 +179,33 @@ class Mesh:
     def cancel(self, work: Work) -> str:
         if work.state in {"CANCELLED", "CANCELLATION_REQUESTED"}:
             return work.state
-        if work.state == "SUCCEEDED":
+        if work.state in {"SUCCEEDED", "HELD"}:
             raise Refusal("WORKLOAD_TRANSITION_DENIED")
         work.go("CANCELLED" if work.current is None else "CANCELLATION_REQUESTED")
-        work.cancel_at = self.now
+        work.cancel_at, work.is_cancel_asked = self.now, True
         return work.state
+
+    def resolve(self, work: Work, resolution: str) -> None:
+        if work.state != "HELD":
+            raise Refusal("WORKLOAD_TRANSITION_DENIED")
+        last = work.tries[-1]
+        if resolution == "succeeded":
+            work.go("SUCCEEDED")
+            work.result = (f"resolution of {last.claim_id}", last, None)
+            last.status = "SUCCEEDED"
+        elif resolution == "requeue":
+            work.extra += 1
+            work.overall_from = self.now
+            self._offer(work, self.now)
+        else:
+            work.go(*(["CANCELLED"] if resolution == "cancelled" else ["FAILED", "DEAD_LETTER"]))
+
+    def reclaim(self, work: Work) -> None:
+        if work.current is None:
+            raise Refusal("WORKLOAD_TRANSITION_DENIED")
+        current = work.current
+        self._lose(current)
+        self._rest(current.worker)
 
     def retry(self, work: Work, extra: int) -> None:
         if work.state != "DEAD_LETTER":
@@ -189,6 +218,7 @@ class Mesh:
     def _offer(self, work: Work, available_at: int) -> None:
         work.go("READY")
         work.available_at, work.ready_at = available_at, self.now
+        work.is_cancel_asked = False
 
     def _delay(self, work: Work, n: int) -> int:
         growth = 2 ** (n - 1) if work.policy["backoff"] == "exponential" else 1
@@ -199,8 +229,7 @@ class Mesh:
         return work.overall_at is not None and at >= work.overall_at
 
     def _after_start(self, work: Work, kind: str) -> None:
-        """A started attempt ended badly: the retry rule."""
-        work.retries += 1
+        """A started attempt ended badly, and was counted: the retry rule."""
         at = self.now + self._delay(work, work.retries)
         has_budget = work.started < work.policy["max_attempts"] + work.extra
         if kind in work.policy["retry_on"] and has_budget and not self._too_late(work, at):
@@ -223,6 +252,11 @@ class Mesh:
     def _lose(self, attempt: Try) -> None:
         work = attempt.work
         attempt.status = "WORKER_LOST"
+        if attempt.started_at is not None:
+            work.retries += 1
+        if work.is_hold and attempt.started_at is not None:
+            work.go("HELD")
+            return
         if work.state == "CANCELLATION_REQUESTED":
             work.go("CANCELLED")
             return
@@ -345,6 +379,31 @@ class Mesh:
         if attempt.work.state not in STARTED:
             raise Refusal("WORKLOAD_TRANSITION_DENIED")
 
+    def _is_of_held_kind(self, shown: Try) -> bool:
+        return shown.work.is_hold and shown.started_at is not None
+
+    def can_still_report(self, shown: Try) -> bool:
+        """The lease does not matter to started hold work of the latest claim."""
+        is_latest = shown is shown.work.tries[-1]
+        is_open = shown.is_live or shown.work.state == "HELD"
+        return self._is_of_held_kind(shown) and is_latest and is_open
+
+    def _late_fence(self, shown: Try, man: Man, token: int, report: Any) -> Try:
+        """The fence of complete and fail; what it refuses of hold work is kept."""
+        if (shown.worker, shown.token) != (man, token) or not self._is_of_held_kind(shown):
+            return self._fence(shown, man, token)
+        if self.can_still_report(shown):
+            return shown
+        self.late.add((shown.claim_id, report))
+        if shown is not shown.work.tries[-1]:
+            raise Refusal("WORKLOAD_STALE_FENCE")
+        return self._fence(shown, man, token)
+
+    def _require_open(self, attempt: Try) -> None:
+        states = {"HELD", "CANCELLATION_REQUESTED"} if self._is_of_held_kind(attempt) else set()
+        if attempt.work.state not in states | STARTED:
+            raise Refusal("WORKLOAD_TRANSITION_DENIED")
+
     # --- reports
 
     def _is_repeat(self, shown: Try, man: Man, report: Any) -> bool:
@@ -357,20 +416,27 @@ class Mesh:
             if self._is_repeat(shown, man, report) and stored[1] is shown:
                 return
             raise Refusal("WORKLOAD_RESULT_DUPLICATE")
-        current = self._fence(shown, man, token)
-        self._require_running(current)
+        current = self._late_fence(shown, man, token, report)
+        self._require_open(current)
         current.work.go("SUCCEEDED")
         current.work.result = (result_id, current, output)
         self._end(current, "SUCCEEDED", report)
 
-    def fail(self, shown: Try, man: Man, token: int, kind: str) -> None:
-        report = ("fail", token, kind)
+    def fail(self, shown: Try, man: Man, token: int, kind: str, no_effect: bool) -> None:
+        report = ("fail", token, kind, no_effect)
         if self._is_repeat(shown, man, report):
             return
-        current = self._fence(shown, man, token)
-        self._require_running(current)
-        current.work.go("FAILED")
-        self._after_start(current.work, kind)
+        current = self._late_fence(shown, man, token, report)
+        self._require_open(current)
+        work = current.work
+        work.retries += work.state != "HELD"  # what is held was counted then
+        work.go("FAILED")
+        if work.is_cancel_asked:
+            work.go("CANCELLED")
+        elif work.is_hold and not no_effect:
+            work.go("DEAD_LETTER")
+        else:
+            self._after_start(work, kind)
         self._end(current, "FAILED", report)
 
     def cancelled(self, shown: Try, man: Man, token: int) -> None:
@@ -474,15 +540,17 @@ class Mesh:
             if man.lifecycle in {"OFFLINE", "RECOVERING"}:
                 man.lifecycle = "READY"
         self._rest(man)
+        settling = {*own, *(t for t in self._own(man) if self.can_still_report(t))}
         verdicts = {
             each.attempt_id: "accepted"
-            if each in own
+            if each in settling
             else ("already_recorded" if each.report and each.worker is man else "fenced")
             for each in reported
         }
         return {
             "authoritative": _ids(own),
             "fenced": _ids(each for each in known if each not in own),
+            "cancel": {each.attempt_id for each in known if each not in settling},
             "reports": verdicts,
         }
 
@@ -542,7 +610,7 @@ class Mesh:
         """The first cause, in their order, that has passed."""
         tried, limits = work.current, work.timeouts
         ends: dict[str, int | None] = {}
-        if work.state not in ENDED:
+        if work.state not in ENDED | {"HELD"}:
             ends["overall"] = work.overall_at
         if work.state == "CANCELLATION_REQUESTED":
             ends["cancel_grace"] = work.cancel_at + limits.get("cancel_grace_ms", 60_000)
@@ -560,12 +628,18 @@ class Mesh:
         late = {each: cause for each in self.works if (cause := self.due(each))}
         for work, cause in late.items():
             tried = work.current
-            if work.state == "CANCELLATION_REQUESTED":
+            status = "TIMED_OUT"
+            is_started = tried is not None and tried.started_at is not None
+            is_held = work.is_hold and is_started
+            if work.state != "CANCELLATION_REQUESTED":
+                work.go("TIMED_OUT")
+            work.retries += is_held or (work.state == "TIMED_OUT" and cause in RETRIED)
+            if is_held:
+                work.go("HELD")
+            elif work.state == "CANCELLATION_REQUESTED":
                 work.go("CANCELLED")
                 status = "CANCELLED"
             else:
-                status = "TIMED_OUT"
-                work.go("TIMED_OUT")
                 if cause in {"overall", "queue"}:
                     work.go("DEAD_LETTER")
                 elif cause == "claim":
@@ -578,6 +652,9 @@ class Mesh:
 
     def _promote_due(self, last: int | None) -> set[str]:
         return set()
+
+    def _prune_history(self, last: int | None) -> set[str]:
+        return set()  # no time here is long enough
 
     def _detect_silent_workers(self, last: int | None) -> set[str]:
         taken: set[str] = set()

@@ -63,7 +63,7 @@ def test_losses_before_start_wait_from_the_third_on_until_a_start(path: Path) ->
     started = path.take()
     path.tell("start", started)
     assert path.model.works[0].unstarted == 0
-    path.tell("fail", started, kind="timeout")
+    path.tell("fail", started, kind="timeout", no_effect=False)
     for _ in range(5):
         path.tell("release", path.take())
     assert path.model.works[0].state == "DEAD_LETTER"
@@ -74,13 +74,13 @@ def test_an_operators_retry_begins_the_delays_anew(path: Path) -> None:
     for _ in range(2):
         shown = path.take()
         path.tell("start", shown)
-        path.tell("fail", shown, kind="timeout")
+        path.tell("fail", shown, kind="timeout", no_effect=False)
     assert path.model.works[0].state == "DEAD_LETTER"
     path.retry(0, 2)
     for _ in range(2):
         shown = path.take()
         path.tell("start", shown)
-        path.tell("fail", shown, kind="timeout")
+        path.tell("fail", shown, kind="timeout", no_effect=False)
     assert path.model.works[0].state == "DEAD_LETTER"
 
 
@@ -124,3 +124,23 @@ def test_each_timeout_ends_the_work_at_its_very_moment(path: Path) -> None:
     path.agree()
     states = ["CLAIMED", "TIMED_OUT", "READY", "CLAIMED", "RUNNING", "TIMED_OUT", "READY"]
     assert path.model.works[0].path == ["READY", *states, "TIMED_OUT", "DEAD_LETTER"]
+
+
+def test_held_work_is_settled_late_or_sent_back_and_its_old_claim_is_stale(path: Path) -> None:
+    path.register("ant", "a", 2, abandon=False, as_itself=True)
+    path.everybody_beats()
+    path.submit(0, 0, None, POLICY, {"execution_ms": 1_000}, True)
+    old = path.take()
+    path.tell("start", old)
+    path.wait(1_000, True)
+    path.sweep_all()
+    assert path.model.works[0].path[-2:] == ["TIMED_OUT", "HELD"]
+    path.speak(0, "requeue")
+    new = path.take()
+    path.tell("complete", old, result_id="r", output=1)
+    path.tell("start", new)
+    path.speak(0, "reclaim")
+    path.tell("complete", old, result_id="r", output=1)
+    path.tell("complete", new, result_id="r", output=1)
+    assert path.model.works[0].state == "SUCCEEDED"
+    assert len(path.model.late) == 1
