@@ -7,6 +7,7 @@ the data folder, keys are made there. With DATABASE_URL it is production: keys m
 import os
 import secrets
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -95,6 +96,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_structlog",
     "django_prometheus",
+    "axes",
     "mesh",
 ]
 
@@ -110,7 +112,16 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
+
+# Small and of this process: what is counted or remembered in it may be forgotten at any time.
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+        "OPTIONS": {"MAX_ENTRIES": 20_000},
+    }
+}
 
 ROOT_URLCONF = "config.urls"
 WSGI_APPLICATION = "config.wsgi.application"
@@ -224,6 +235,23 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"{_VALIDATION}.CommonPasswordValidator"},
     {"NAME": f"{_VALIDATION}.NumericPasswordValidator"},
 ]
+# A person is locked out by user name and address together: nobody else's failures count.
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_FAILURE_LIMIT = number("FENCEPOST_LOGIN_FAILURES", 10, least=1)
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_RESET_ON_SUCCESS = True
+AXES_CLIENT_IP_CALLABLE = "mesh.throttling.address_of"
+AXES_LOCKOUT_TEMPLATE = "admin/locked_out.html"
+AXES_DISABLE_ACCESS_LOG = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+# More calls with a token that is not valid are told to wait; a valid one never is.
+TOKEN_FAILURES_PER_MINUTE = number("FENCEPOST_TOKEN_FAILURES_PER_MINUTE", 100, least=1)
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"

@@ -71,6 +71,7 @@ class TokenAdmin(MakingAdmin):
         "show_role",
         "show_tenant",
         "show_ends",
+        "show_used",
         "show_made",
     )
     list_filter = (
@@ -111,6 +112,10 @@ class TokenAdmin(MakingAdmin):
     def show_ends(self, token: ApiToken) -> str:
         return age(token.expires_at, absent="when revoked")
 
+    @column(description="Last used")
+    def show_used(self, token: ApiToken) -> str:
+        return age(token.last_used_at, absent="never")
+
     @column(description="Made")
     def show_made(self, token: ApiToken) -> str:
         return two_lines(age(token.created_at), token.created_by)
@@ -139,6 +144,7 @@ class TokenAdmin(MakingAdmin):
                         Fact("Made", age(row.created_at)),
                         Fact("Made by", row.created_by),
                         Fact("Ends", age(row.expires_at, absent="when revoked")),
+                        Fact("Last used", age(row.last_used_at, absent="never"), "to the minute"),
                         Fact("Revoked", age(row.revoked_at)),
                     ],
                 )

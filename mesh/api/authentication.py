@@ -12,7 +12,7 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from .. import tenancy, workers
+from .. import tenancy, throttling, workers
 from ..errors import DomainError
 from ..tenancy import Caller
 from .filters import text
@@ -32,7 +32,8 @@ class BearerAuthentication(BaseAuthentication):
     """API tokens (`fpt_…`) and worker credentials (`fpw_…`).
 
     Each is looked up by its hash and by nothing else, so that a valid one is never refused for
-    what others did. TOKEN_INVALID for every other secret.
+    what others did. TOKEN_INVALID for every other secret; LIMIT_EXCEEDED instead where one address
+    sends too many of them.
     """
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, Caller] | None:
@@ -41,7 +42,13 @@ class BearerAuthentication(BaseAuthentication):
             return None
         is_worker = secret.startswith(CREDENTIAL_PREFIX)
         check = workers.authenticate if is_worker else tenancy.authenticate
-        return AnonymousUser(), check(secret)
+        try:
+            return AnonymousUser(), check(secret)
+        except DomainError as refusal:
+            if refusal.code != "TOKEN_INVALID":
+                raise
+            address = throttling.address_of(request._request)
+            raise throttling.count_failure(address) or refusal from None
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"

@@ -54,7 +54,8 @@ def test_create_user_takes_the_password_from_stdin(
     arguments = ("--tenant", world.tenant.name, "--role", "operator", "--password-stdin")
     said = answer("create_user", "ann", *arguments)
     assert said == {"user": "ann", "tenant": world.tenant.name, "role": "operator"}
-    assert client.login(username="ann", password="correct horse battery")
+    signing_in = {"username": "ann", "password": "correct horse battery"}
+    assert client.post("/admin/login/", signing_in).status_code == 302
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     with pytest.raises(CommandError, match=r"^REQUEST_INVALID: "):
         answer("create_user", "ann", *arguments)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from mesh import claims, clock, intake, settlement
-from mesh.models import Role
+from mesh import claims, clock, intake, settlement, tenancy
+from mesh.models import ApiToken, Role
 from tests.factories import Held, World, name
 
 from .client import Answer, get, post
@@ -57,6 +58,13 @@ def test_beats_take_two_statements_more_than_the_domain(number: int, world: Worl
     assert statements(lambda: post(path, body, member.credential)) == domain + 2
 
 
+def used_token(world: World, role: Role = Role.OPERATOR) -> str:
+    """A token whose use was noted just now, which is done once a minute."""
+    secret = world.token(role)
+    get("workers", secret)
+    return secret
+
+
 def present(held: Held, action: str, **members: Any) -> Answer:
     body = {"fencing_token": held.claim.fencing_token, **members}
     return post(f"claims/{held.claim.claim_id}/{action}", body, held.worker.credential)
@@ -73,7 +81,7 @@ def test_start_and_complete_take_one_statement_more_than_the_domain(world: World
 
 def test_submit_takes_one_statement_more_than_the_domain(world: World) -> None:
     world.workload()
-    token = world.token()
+    token = used_token(world)
     domain = statements(
         lambda: intake.submit(caller=world.operator, submission=world.submission(), grant=None)
     )
@@ -83,7 +91,7 @@ def test_submit_takes_one_statement_more_than_the_domain(world: World) -> None:
 
 @pytest.mark.parametrize(("path", "most"), [("workers", 2), ("workloads", 4), ("grants", 3)])
 def test_lists_take_as_many_statements_for_many_rows(path: str, most: int, world: World) -> None:
-    secret = world.token(Role.ADMIN)
+    secret = used_token(world, Role.ADMIN)
     world.running()
     few = statements(lambda: get(path, secret))
     for _ in range(5):
@@ -92,7 +100,7 @@ def test_lists_take_as_many_statements_for_many_rows(path: str, most: int, world
 
 
 def test_a_detail_takes_as_many_statements_for_many_attempts(world: World) -> None:
-    secret, worker = world.token(), world.worker()
+    secret, worker = used_token(world), world.worker()
     held = world.claimed(worker)
     path = f"workloads/{held.workload.workload_id}"
     few = statements(lambda: get(path, secret))
@@ -101,3 +109,13 @@ def test_a_detail_takes_as_many_statements_for_many_attempts(world: World) -> No
     settlement.release(**worker.presenting(again))
     assert len(get(path, secret).json["attempts"]) == 2
     assert statements(lambda: get(path, secret)) == few <= 4
+
+
+def test_a_token_is_looked_up_in_one_statement_and_its_use_noted_once_a_minute(
+    world: World,
+) -> None:
+    secret = world.token()
+    assert statements(lambda: tenancy.authenticate(secret)) == 2
+    assert statements(lambda: tenancy.authenticate(secret)) == 1
+    ApiToken.objects.update(last_used_at=clock.now() - timedelta(seconds=61))
+    assert statements(lambda: tenancy.authenticate(secret)) == 2
