@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 
 from . import clock, locking, outcomes, pauses, workers, workloads
 from .changes import Changes
 from .locking import Held
-from .models import State, Workload
+from .models import Lifecycle, State, Worker, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,35 @@ def enforce(*, workload_pk: int, actor: str) -> Enforced | None:
             workers.occupy(held.worker, held.worker.active - 1, actor=actor, at=at)
             workers.save(held.worker)
     return Enforced(held.workload.workload_id, cause)
+
+
+def passed_drains(at: datetime) -> QuerySet[Worker]:
+    """Workers whose drain's deadline has passed and was not told yet."""
+    return Worker.objects.filter(
+        Q(sweep_after__isnull=True) | Q(sweep_after__lte=at),
+        lifecycle=Lifecycle.DRAINING,
+        drain_deadline_at__lte=at,
+        drain_passed_at__isnull=True,
+    )
+
+
+def pass_drain(*, worker_pk: int, actor: str) -> Worker | None:
+    """Tell once that a drain's deadline passed with claims still live; None if it did not.
+
+    From the deadline on leases are no longer renewed, whether this was told or not; what the worker
+    holds, started or not, runs to the end of its leases.
+    """
+    with transaction.atomic():
+        worker = locking.lock_worker(worker_pk)
+        at, deadline = clock.now(), worker.drain_deadline_at
+        is_over = deadline is not None and deadline <= at and worker.drain_passed_at is None
+        if not is_over or worker.lifecycle != Lifecycle.DRAINING:
+            return None
+        worker.drain_passed_at = at
+        evidence = {"active": worker.active}
+        workers.record(worker, "drain_deadline_passed", actor=actor, at=at, evidence=evidence)
+        workers.save(worker)
+    return worker
 
 
 def due(held: Held, at: datetime, unpaused_at: datetime | None) -> str | None:

@@ -286,8 +286,7 @@ def move_ends(worker_pks: Sequence[int], *, outage: datetime | None = None) -> i
     per outage; otherwise only those that are not. How many were moved. Locks the workers in order.
     """
     with transaction.atomic():
-        locked = Worker.objects.select_for_update(of=("self",), no_key=True)
-        list(locked.filter(pk__in=worker_pks).order_by("pk").only("pk"))
+        locking.lock_workers(worker_pks)
         values = {"at": clock.now(), "outage": outage, "workers": list(worker_pks)}
         return statements.change(_MOVE, values)
 
@@ -304,10 +303,15 @@ def set_deadline(attempt: Attempt, *, heard_at: datetime) -> None:
 
 def are_sweeps_out(at: datetime) -> bool:
     """Whether the last finished recover pass is older than the outage limit; never ran: no."""
+    return sweeps_out_since(at) is not None
+
+
+def sweeps_out_since(at: datetime) -> datetime | None:
+    """The end of the last finished recover pass, if it is older than the outage limit."""
     run = SweepRun.objects.filter(name=RECOVER_SWEEP).only("last_finished_at").first()
-    if run is None or run.last_finished_at is None:
-        return False
-    return at - run.last_finished_at > timedelta(milliseconds=settings.SWEEP_OUTAGE_MS)
+    last = None if run is None else run.last_finished_at
+    limit = timedelta(milliseconds=settings.SWEEP_OUTAGE_MS)
+    return last if last is not None and at - last > limit else None
 
 
 def _current(attempt: Attempt, worker: Worker) -> Attempt | None:

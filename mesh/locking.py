@@ -96,6 +96,12 @@ def lock_worker(pk: int) -> Worker:
     return _WORKER.read(row)
 
 
+def lock_workers(pks: Sequence[int]) -> None:
+    """Lock these workers in the order of their keys; nothing is read of them."""
+    locked = Worker.objects.select_for_update(of=("self",), no_key=True)
+    list(locked.filter(pk__in=pks).order_by("pk").values_list("pk"))
+
+
 def lock_claim(uid: str, tenant_id: int) -> Attempt | None:
     """The attempt of that uid with its workload, which is locked; the caller has locked a worker.
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import pglock
@@ -123,10 +123,8 @@ def promote_due(report: SweepReport, last: datetime | None) -> None:
 def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
     """End claims whose lease is over as lost work and free their slots; judges no worker."""
     at = clock.now()
-    holders = Worker.objects.filter(_not_pushed_back(at)).filter(
-        pk__in=Attempt.objects.expired(at).values("worker_id")
-    )
-    for pk in _pages(report, holders):
+    expired = Attempt.objects.expired(at).filter(_not_pushed_back(at, "worker__"))
+    for pk in _pages(report, expired, by="expires_at", of="worker_id"):
         with _passing_over(report, Worker, pk):
             lost = _recover(pk)
             report.changed += [each.workload_id for each in lost]
@@ -134,20 +132,30 @@ def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
 
 
 def enforce_deadlines(report: SweepReport, last: datetime | None) -> None:
-    """End what is over time, after cancel grace too; go on with the drains of revoked grants."""
+    """End what is over time, after cancel grace too; drain deadlines; drains of revoked grants."""
     at = clock.now()
     late = Workload.objects.filter(_not_pushed_back(at), deadline_at__lte=at)
-    attempts = Attempt.objects.live().filter(
-        deadline_at__lte=at, workload__state__in=[State.CLAIMED, *STARTED_STATES]
+    slow = (
+        Attempt.objects.live()
+        .filter(deadline_at__lte=at, workload__state__in=[State.CLAIMED, *STARTED_STATES])
+        .filter(_not_pushed_back(at, "workload__"))
     )
-    slow = Workload.objects.filter(_not_pushed_back(at), pk__in=attempts.values("workload_id"))
-    for queryset in (late, slow):
-        for pk in _pages(report, queryset):
-            with _passing_over(report, Workload, pk):
-                ended = deadlines.enforce(workload_pk=pk, actor="system:enforce_deadlines")
-                if ended is not None:
-                    report.changed.append(ended.workload_id)
-                    report.count(ended.cause)
+    over = chain(
+        _pages(report, late, by="deadline_at"),
+        _pages(report, slow, by="deadline_at", of="workload_id"),
+    )
+    for pk in over:
+        with _passing_over(report, Workload, pk):
+            ended = deadlines.enforce(workload_pk=pk, actor="system:enforce_deadlines")
+            if ended is not None:
+                report.changed.append(ended.workload_id)
+                report.count(ended.cause)
+    for pk in _pages(report, deadlines.passed_drains(at), by="drain_deadline_at"):
+        with _passing_over(report, Worker, pk):
+            told = deadlines.pass_drain(worker_pk=pk, actor="system:enforce_deadlines")
+            if told is not None:
+                report.changed.append(told.worker_id)
+                report.count("drain_deadline")
     for pk in _pages(report, revocations.pending_drains(at)):
         with _passing_over(report, Worker, pk):
             if worker_id := revocations.drain(pk):
@@ -264,15 +272,14 @@ def _prune_work(report: SweepReport, pks: list[int], at: datetime) -> None:
 
 def _end_outage(report: SweepReport) -> bool:
     """Move live leases after an outage of the sweeps; False where another pass is at it."""
-    run_row = SweepRun.objects.filter(name=leases.RECOVER_SWEEP).first()
-    if run_row is None or run_row.last_finished_at is None:
-        return True
-    if not leases.are_sweeps_out(clock.now()):
+    if leases.sweeps_out_since(clock.now()) is None:
         return True
     with pglock.advisory("fencepost.outage", timeout=0) as is_mine:
         if not is_mine:
             return False
-        outage = run_row.last_finished_at
+        outage = leases.sweeps_out_since(clock.now())
+        if outage is None:
+            return True
         holders = Worker.objects.filter(pk__in=Attempt.objects.live().values("worker_id"))
         moved = sum(leases.move_ends(pks, outage=outage) for pks in _batches(holders))
         logger.warning("Sweeps were out since %s: moved %d leases", outage, moved)
@@ -303,29 +310,37 @@ def _passing_over(
             model._default_manager.filter(pk=pk).update(sweep_after=clock.now() + PUSHED_BACK)
 
 
-def _not_pushed_back(at: datetime) -> Q:
-    return Q(sweep_after__isnull=True) | Q(sweep_after__lte=at)
+def _not_pushed_back(at: datetime, of: str = "") -> Q:
+    return Q(**{f"{of}sweep_after__isnull": True}) | Q(**{f"{of}sweep_after__lte": at})
 
 
-def _batches(queryset: QuerySet[Any]) -> Iterator[list[int]]:
-    """Keys of a page at a time, in order, so that a row that stays is not met twice."""
-    after = 0
-    while pks := list(
-        queryset.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:PAGE]
-    ):
-        yield pks
-        if len(pks) < PAGE:
+def _batches(queryset: QuerySet[Any], *, by: str = "pk", of: str = "pk") -> Iterator[list[int]]:
+    """What `of` names, of a page of rows at a time in the order of `by`.
+
+    Each page begins behind the last one, so that a row that stays is not met twice; where an index
+    is in that order, a page reads its own rows and no others.
+    """
+    page = queryset.order_by(by, "pk")
+    while rows := list(page.values_list(by, "pk", of)[:PAGE]):
+        yield [row[2] for row in rows]
+        if len(rows) < PAGE:
             return
-        after = pks[-1]
+        value, pk, _ = rows[-1]
+        beyond = Q(**{f"{by}__gt": value}) | Q(**{by: value}, pk__gt=pk)
+        page = queryset.filter(beyond, **{f"{by}__gte": value}).order_by(by, "pk")
 
 
-def _pages(report: SweepReport, queryset: QuerySet[Any]) -> Iterator[int]:
-    """The keys of as many pages as one pass may take.
+def _pages(
+    report: SweepReport, queryset: QuerySet[Any], *, by: str = "pk", of: str = "pk"
+) -> Iterator[int]:
+    """Each key that `of` names once, of as many pages as one pass may take.
 
     Each full page counts as a finished pass: a long pass, as after the loss of many workers, must
     not be taken for an outage, in which the leases that it is to end would be moved again.
     """
-    for pks in islice(_batches(queryset), MAX_PAGES):
-        yield from pks
+    seen: set[int] = set()
+    for pks in islice(_batches(queryset, by=by, of=of), MAX_PAGES):
+        yield from (pk for pk in dict.fromkeys(pks) if pk not in seen)
+        seen.update(pks)
         if len(pks) == PAGE:
             SweepRun.objects.filter(name=report.name).update(last_finished_at=clock.now())

@@ -51,6 +51,7 @@ _MOVING: Final = [
     "drain_cause",
     "drain_requested_at",
     "drain_deadline_at",
+    "drain_passed_at",
     "drain_reason",
     "event_sequence",
     "sweep_after",
@@ -302,7 +303,7 @@ def _require_grant_in_force(worker: Worker) -> None:
 def clear_drain(worker: Worker) -> None:
     """Forget a drain of a locked worker, in memory."""
     worker.drain_cause = ""
-    worker.drain_requested_at = worker.drain_deadline_at = None
+    worker.drain_requested_at = worker.drain_deadline_at = worker.drain_passed_at = None
     worker.drain_reason = ""
 
 

@@ -23,7 +23,8 @@ class Worker(models.Model):
     """One registered executor.
 
     Heartbeats and claims write this row often. Its indexed columns change only when it is
-    registered or retired and the table keeps room in each page, so those writes stay in place.
+    registered, drained or retired and the table keeps room in each page, so those writes stay in
+    place.
     """
 
     worker_id = models.CharField(max_length=64, unique=True)
@@ -65,6 +66,8 @@ class Worker(models.Model):
     drain_cause = models.CharField(max_length=16, choices=DrainCause, blank=True, default="")
     drain_requested_at = models.DateTimeField(null=True, blank=True)
     drain_deadline_at = models.DateTimeField(null=True, blank=True)
+    # When it was told, once, that the deadline had passed with claims still live.
+    drain_passed_at = models.DateTimeField(null=True, blank=True)
     drain_reason = models.TextField(blank=True, default="")
     event_sequence = models.BigIntegerField(default=0)
     sweep_after = models.DateTimeField(null=True, blank=True)
@@ -73,7 +76,14 @@ class Worker(models.Model):
 
     class Meta:
         ordering = ["-id"]
-        indexes = [models.Index(fields=["tenant", "-id"], name="workers_of_a_tenant")]
+        indexes = [
+            models.Index(fields=["tenant", "-id"], name="workers_of_a_tenant"),
+            models.Index(
+                fields=["drain_deadline_at"],
+                condition=Q(drain_deadline_at__isnull=False, drain_passed_at__isnull=True),
+                name="drains_with_a_deadline",
+            ),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["application", "name"], name="worker_name_is_unique_in_application"

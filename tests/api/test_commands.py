@@ -88,6 +88,16 @@ def test_grants_are_issued_and_revoked(world: World) -> None:
     assert_refused(post("workers", again), "GRANT_REVOKED")
 
 
+def test_after_restore_tells_what_it_did(world: World) -> None:
+    held = world.running()
+    assert answer("after_restore") == {
+        "tokens_raised": 1,
+        "attempts_ended": 1,
+        "workers_to_reconcile": 1,
+    }
+    assert held.refresh().fencing_token == 1_000_001
+
+
 def test_sweep_runs_one_or_all(world: World) -> None:
     held = world.claimed()
     Attempt.objects.update(expires_at=clock.now())
