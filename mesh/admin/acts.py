@@ -50,17 +50,6 @@ class DrainForm(ReasonForm):
     )
 
 
-class RetryForm(ReasonForm):
-    extra_attempts = forms.IntegerField(
-        min_value=1,
-        max_value=100,
-        initial=1,
-        label="Extra attempts",
-        help_text="Added to the attempts that the work may still make.",
-        widget=UnfoldAdminIntegerFieldWidget(),
-    )
-
-
 @dataclass(frozen=True)
 class Act:
     """One thing that a person may do to rows."""

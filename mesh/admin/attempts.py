@@ -7,14 +7,15 @@ from django.db.models import QuerySet
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 
-from ..models import LIVE_ATTEMPT, Attempt, AttemptStatus
+from ..models import LIVE_ATTEMPT, Attempt, AttemptStatus, LateReport
 from . import display, filters
 from .base import ConsoleAdmin
 from .display import ABSENT, age, badge, now, page_of, two_lines
-from .pages import Fact, Facts, Page
+from .pages import Fact, Facts, Page, Table
 from .search import term_of, uid_range
 from .sentences import STUCK_AFTER
 
+_LATE: Final = 10
 _SHOWN: Final = [each.attname for each in Attempt._meta.concrete_fields]
 
 
@@ -28,6 +29,31 @@ def stuck(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
 def overdue(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
     """Live attempts whose lease is over and which no sweep has ended yet."""
     return attempts.filter(status__in=LIVE_ATTEMPT, expires_at__lte=now())
+
+
+def late_reports(reports: QuerySet[LateReport]) -> list[Table]:
+    """What came too late and was kept, as a table; none where nothing did."""
+    found = list(reports.select_related("attempt__worker").order_by("-id")[: _LATE + 1])
+    if not found:
+        return []
+    table = Table(
+        "Reports that came too late",
+        ["Attempt", "Worker", "Said", "Came", "Refused with", "What it said"],
+        [
+            [
+                page_of(each.attempt, each.attempt.number),
+                page_of(each.attempt.worker, each.attempt.worker.name),
+                each.step,
+                age(each.reported_at),
+                each.code,
+                display.folded(each.body, title="Report", empty="not kept: a secret, or too long"),
+            ]
+            for each in found[:_LATE]
+        ],
+        "",
+        note=f"The newest {_LATE} of more." if len(found) > _LATE else "They changed nothing.",
+    )
+    return [table]
 
 
 def _narrow(rows: QuerySet[Any], value: str) -> QuerySet[Any]:
@@ -149,6 +175,7 @@ class AttemptAdmin(ConsoleAdmin):
                         Fact("Deadline", age(row.deadline_at)),
                     ],
                 ),
+                *late_reports(LateReport.objects.filter(attempt=row)),
                 display.folded(row.failure, title="Failure", is_open=True),
                 display.folded(row.resource_usage, title="Resource usage"),
             ],

@@ -34,6 +34,7 @@ _OPEN_STATES: Final = (
     State.RUNNING,
     State.CHECKPOINTED,
     State.CANCELLATION_REQUESTED,
+    State.HELD,
     State.DEAD_LETTER,
 )
 
@@ -185,6 +186,17 @@ def _alarms(
                 "past lease end",
                 "The next sweep gives their work back; many for long means the sweeps stand still.",
                 list_url(Attempt, focus="overdue"),
+            ),
+        ),
+        (
+            capped_count(Workload.objects.filter(tenant_id__in=mine, state=State.HELD), _MANY),
+            "workload",
+            Alarm(
+                "warn",
+                "back_hand",
+                "held for a person",
+                "It had begun when its worker was lost. Find out what it did, then resolve it.",
+                list_url(Workload, state="HELD"),
             ),
         ),
         (

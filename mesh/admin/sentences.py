@@ -126,6 +126,8 @@ def concern_of_workload(workload: Workload) -> str:
         return f"{due}, after {last_failure(workload)}" if workload.last_failure else due
     if workload.state == State.DEAD_LETTER:
         return last_failure(workload) or "gave up"
+    if workload.state == State.HELD:
+        return f"waits to be resolved, after {last_failure(workload) or 'its worker was lost'}"
     if workload.state == State.CANCELLATION_REQUESTED:
         return "the worker was told to stop"
     if workload.state in {State.SUCCEEDED, State.CANCELLED}:
@@ -142,6 +144,13 @@ def about_workload(workload: Workload, live: Attempt | None) -> Sentence:
         return format_html("Done {}.", age(workload.ended_at))
     if workload.state == State.CANCELLED:
         return format_html("Cancelled {}.", age(workload.ended_at))
+    if workload.state == State.HELD:
+        return format_html(
+            "Held {}, after {}: it had begun, and nobody knows what it did. Its worker may still"
+            " report; otherwise find out and resolve it, or have it done again.",
+            age(workload.updated_at),
+            last_failure(workload) or "its worker was lost",
+        )
     if workload.state == State.DEAD_LETTER:
         return format_html(
             "Given up {} after {}. Retry puts it back, cancel closes it.",

@@ -7,27 +7,26 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
-from .. import workloads
 from ..models import (
     CLAIMED_STATES,
-    WORKLOAD_MOVES,
     Application,
     Attempt,
     Checkpoint,
+    LateReport,
     Result,
     State,
     Workload,
     WorkloadEvent,
 )
-from ..tenancy import Caller
 from . import access, display, filters
-from .acts import Act, RetryForm
+from .attempts import late_reports
 from .base import ConsoleAdmin
 from .display import ABSENT, age, badge, now, page_of, state_badge, two_lines
 from .history import event_rows
 from .pages import Fact, Facts, Page, Table
 from .search import term_of
 from .sentences import about_workload, concern_of_workload
+from .workload_acts import ACTS
 
 _ATTEMPTS: Final = 30
 _EVENTS: Final = 50
@@ -37,57 +36,11 @@ _AT_REST: Final = [
     State.RUNNING,
     State.CHECKPOINTED,
     State.CANCELLATION_REQUESTED,
+    State.HELD,
     State.SUCCEEDED,
     State.CANCELLED,
     State.DEAD_LETTER,
 ]
-
-
-def _why_not_cancel(workload: Workload) -> str:
-    if workload.state == State.CANCELLATION_REQUESTED:
-        return "Its cancel was requested already."
-    to = WORKLOAD_MOVES[workload.state]
-    is_legal = bool({State.CANCELLED, State.CANCELLATION_REQUESTED} & to)
-    return "" if is_legal else f"Work that is {workload.state} cannot be cancelled."
-
-
-def _why_not_retry(workload: Workload) -> str:
-    return "" if workload.state == State.DEAD_LETTER else "Only a dead letter can be retried."
-
-
-def _cancel(caller: Caller, workload: Workload, data: dict[str, Any]) -> object:
-    return workloads.cancel(caller=caller, workload_id=workload.workload_id, reason=data["reason"])
-
-
-def _retry(caller: Caller, workload: Workload, data: dict[str, Any]) -> object:
-    return workloads.retry(
-        caller=caller,
-        workload_id=workload.workload_id,
-        extra_attempts=data["extra_attempts"],
-        reason=data["reason"],
-    )
-
-
-ACTS: Final = (
-    Act(
-        "cancel",
-        "Cancel",
-        "block",
-        "Work that nobody holds ends at once. Otherwise its worker is told to stop and confirms.",
-        _cancel,
-        _why_not_cancel,
-        is_dangerous=True,
-    ),
-    Act(
-        "retry",
-        "Retry",
-        "replay",
-        "A dead letter waits for a worker again at once, with attempts added to its budget.",
-        _retry,
-        _why_not_retry,
-        form=RetryForm,
-    ),
-)
 
 
 class WorkloadAdmin(ConsoleAdmin):
@@ -176,6 +129,7 @@ class WorkloadAdmin(ConsoleAdmin):
             sentence=about_workload(row, live),
             main=[
                 _timeline(attempts),
+                *late_reports(LateReport.objects.filter(attempt__workload=row)),
                 *_results(result),
                 display.stack(
                     display.folded(row.input, title="Input"),
@@ -230,6 +184,7 @@ def _results(result: Result | None) -> list[Any]:
         [
             Fact("Result id", display.copyable(result.result_id), is_wide=True),
             Fact("Recorded", age(result.created_at)),
+            Fact("Said by", result.author or "its worker"),
             Fact(
                 "Artifacts",
                 display.lines(map(display.external, result.artifacts)),

@@ -62,6 +62,7 @@ _STATUS_OF: Final = {
     State.RUNNING: AttemptStatus.RUNNING,
     State.CHECKPOINTED: AttemptStatus.CHECKPOINTED,
     State.CANCELLATION_REQUESTED: AttemptStatus.RUNNING,
+    State.HELD: AttemptStatus.WORKER_LOST,
     State.SUCCEEDED: AttemptStatus.SUCCEEDED,
     State.CANCELLED: AttemptStatus.CANCELLED,
     State.DEAD_LETTER: AttemptStatus.FAILED,
@@ -199,6 +200,13 @@ def workload(
         attempt(made, on, _STATUS_OF[state])
         event(made, 2, "claimed", "READY", "CLAIMED", f"worker:{on.worker_id}", at)
     return made
+
+
+def held(of: Application, on: Worker, **fields: Any) -> Workload:
+    """Work that had begun when its worker was lost."""
+    failure = {"kind": "worker_failure", "error": "The worker was lost: lease over."}
+    said = {"lost_policy": "hold", "last_failure": failure, **fields}
+    return workload(of, State.HELD, on, **said)
 
 
 def event(

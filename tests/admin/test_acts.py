@@ -18,6 +18,7 @@ from mesh.models import (
     AuditEntry,
     Grant,
     Lifecycle,
+    Result,
     State,
     Tenant,
     Worker,
@@ -138,6 +139,58 @@ def test_retry_puts_a_dead_letter_back_with_more_attempts(
 
 def test_retry_of_waiting_work_is_refused(operator: Client, application: Application) -> None:
     answer = do(operator, "retry", rows.workload(application), extra_attempts=1)
+    assert "refused: WORKLOAD_TRANSITION_DENIED" in said(answer)[0]
+
+
+def test_held_work_is_resolved_with_what_the_person_says(
+    operator: Client, application: Application
+) -> None:
+    worker = rows.worker(application)
+    sent, lost = rows.held(application, worker), rows.held(application, worker)
+    do(operator, "resolve", sent, resolution="succeeded", output='{"sent": true}')
+    do(operator, "resolve", lost, resolution="requeue")
+    stored = Result.objects.get(workload=sent)
+    assert (stored.output, stored.author) == ({"sent": True}, "human:ben")
+    sent.refresh_from_db()
+    lost.refresh_from_db()
+    assert (sent.state, lost.state) == (State.SUCCEEDED, State.READY)
+    event = WorkloadEvent.objects.filter(workload=lost).latest("sequence")
+    assert (event.event, event.actor) == ("workload.resolved", "human:ben")
+    assert event.evidence["reason"] == "kernel update"
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["{", "NaN", '"a\\u0000"', '"\\ud800"', "1e999", str(2**63), "[" * 65 + "]" * 65, "[" * 90_000],
+)
+def test_an_output_that_cannot_be_stored_is_not_taken(
+    operator: Client, application: Application, output: str
+) -> None:
+    held = rows.held(application, rows.worker(application))
+    answer = do(operator, "resolve", held, resolution="succeeded", output=output)
+    assert answer.context["form"].errors.keys() == {"output"}
+    held.refresh_from_db()
+    assert held.state == State.HELD
+
+
+def test_resolving_refuses_a_secret_and_work_that_is_not_held(
+    operator: Client, application: Application
+) -> None:
+    held = rows.held(application, rows.worker(application))
+    answer = do(operator, "resolve", held, resolution="succeeded", output='{"token": 1}')
+    assert "refused: WORKLOAD_SECRET_REJECTED" in said(answer)[0]
+    answer = do(operator, "resolve", rows.workload(application), resolution="failed")
+    assert "refused: WORKLOAD_TRANSITION_DENIED" in said(answer)[0]
+
+
+def test_reclaim_takes_work_from_its_worker(operator: Client, application: Application) -> None:
+    worker = rows.worker(application, active=1)
+    running = rows.workload(application, State.RUNNING, worker)
+    assert "1 done" in said(do(operator, "reclaim", running))[0]
+    running.refresh_from_db()
+    worker.refresh_from_db()
+    assert (running.state, worker.active) == (State.READY, 0)
+    answer = do(operator, "reclaim", running)
     assert "refused: WORKLOAD_TRANSITION_DENIED" in said(answer)[0]
 
 

@@ -16,7 +16,9 @@ from mesh.models import (
     AttemptStatus,
     DrainCause,
     GrantStatus,
+    LateReport,
     Lifecycle,
+    Result,
     State,
     SweepRun,
     Tenant,
@@ -70,6 +72,49 @@ def test_a_worker_page_tells_capabilities_declared_granted_and_refused(
     refused = text.split("Refused", 1)[1].split("Declared", 1)[0]
     assert "documents.ocr" in refused
     assert "documents.extract" not in refused
+
+
+def test_held_work_tells_since_when_why_and_what_can_be_done(
+    operator: Client, application: Application
+) -> None:
+    held = rows.held(application, rows.worker(application), updated_at=rows.ago(minutes=9))
+    text = text_of(operator, held)
+    for told in ("9 min ago", "worker_failure: The worker was lost", "resolve it", "HELD"):
+        assert told in text
+    listed = operator.get(list_url("workload"), {"state": "HELD"}).content.decode()
+    assert "waits to be resolved, after worker_failure" in listed
+    assert "1 workload held for a person" in home(operator)
+
+
+def test_reports_that_came_too_late_stand_on_the_pages_of_the_work_and_the_attempt(
+    viewer: Client, application: Application
+) -> None:
+    held = rows.held(application, rows.worker(application))
+    attempt = held.attempts.get()
+    assert "too late" not in text_of(viewer, held)
+    for digest, body in (("a", {"output": f"{EVIL}4711"}), ("b", None)):
+        LateReport.objects.create(
+            attempt=attempt,
+            step="complete",
+            code="WORKLOAD_STALE_FENCE",
+            digest=digest,
+            body=body,
+            reported_at=rows.ago(minutes=1),
+        )
+    for row in (held, attempt):
+        text = text_of(viewer, row)
+        assert "Reports that came too late" in text
+        assert "4711" in text
+        assert "not kept: a secret, or too long" in text
+        assert EVIL not in text
+
+
+def test_a_result_names_the_person_who_said_it(viewer: Client, application: Application) -> None:
+    done = rows.workload(application, State.SUCCEEDED, rows.worker(application))
+    stored = rows.result(done, done.attempts.get())
+    assert "its worker" in text_of(viewer, done)
+    Result.objects.filter(pk=stored.pk).update(author="human:ann")
+    assert "human:ann" in text_of(viewer, done)
 
 
 def test_a_worker_page_lists_live_claims_with_their_lease(
