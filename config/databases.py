@@ -39,6 +39,19 @@ def explain_refusal(cause: BaseException | None) -> str | None:
     return f"cannot use the database: {reason(cause)}" if isinstance(cause, outside) else None
 
 
+def pool_connections() -> None:
+    """Have the threads of this process share a few connections; before the first one is made."""
+    facts = settings.DATABASES["default"]
+    facts["CONN_MAX_AGE"] = 0
+    # Asks a question; ours looks for itself (`config.postgresql`).
+    facts["CONN_HEALTH_CHECKS"] = False
+    facts["OPTIONS"]["pool"] = {
+        "min_size": 1,
+        "max_size": settings.WEB_CONNECTIONS,
+        "timeout": settings.WEB_CONNECTION_PATIENCE_S,
+    }
+
+
 def reason(error: BaseException) -> str:
     """The telling part of libpq's message, which may have several lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

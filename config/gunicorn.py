@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
-from config import logs
+from config import logs, settings
 
-worker_class = "gthread"
-threads = 8
+worker_class = "config.webserver.Worker"
+# They cost little while nobody uses them. Those above the waiting ones are for calls that wait for
+# a connection or for their turn.
+threads = settings.WEB_WAITERS + 56
+worker_connections = threads + 1_000
 timeout = 60
 graceful_timeout = 10
 # Workers call every few seconds and keep their connection.

@@ -170,6 +170,8 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 if not DATABASES["default"].get("ENGINE", "").endswith(".postgresql"):
     refuse("DATABASE_URL must name a PostgreSQL server: postgres://user:password@host:5432/name")
+# PostgreSQL's, but for a health check that asks no question.
+DATABASES["default"]["ENGINE"] = "config.postgresql"
 DATABASES["default"]["CONN_MAX_AGE"] = number("CONN_MAX_AGE", 600)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DATABASES["default"].setdefault("OPTIONS", {}).setdefault("connect_timeout", 5)
@@ -180,6 +182,13 @@ DATABASES["default"]["OPTIONS"]["options"] = (
     f" -c statement_timeout={STATEMENT_TIMEOUT_MS}"
     f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS}"
 )
+
+# Of each web process: connections for calls at their work, and calls that may wait for work at once
+# (each takes a thread, but no connection). Another connection looks out for those who wait.
+WEB_CONNECTIONS = number("FENCEPOST_WEB_CONNECTIONS", 8, least=1, most=1_000)
+WEB_WAITERS = number("FENCEPOST_WEB_WAITERS", 200, most=10_000)
+# A call that finds no free connection in this time is told that the store is busy.
+WEB_CONNECTION_PATIENCE_S = 3.0
 
 # --- API -----------------------------------------------------------------------------------------
 

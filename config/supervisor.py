@@ -32,7 +32,6 @@ from django.conf import settings
 from django.core.management import get_commands
 from django.db import Error, connection
 
-from config import gunicorn
 from config.databases import explain
 from config.embedded import EmbeddedBroker, EmbeddedError, EmbeddedPostgres, EmbeddedServer
 from config.keys import grant_key_problem, make_development_keys
@@ -178,7 +177,9 @@ class Supervisor:
     def _start_servers(self) -> None:
         facts = {"pid": str(os.getpid()), "url": self.options.url}
         if not settings.PRODUCTION:
-            sessions = OTHER_SESSIONS + gunicorn.threads * self.options.web_processes
+            # One more for each process: it looks out for those who wait.
+            each = settings.WEB_CONNECTIONS + 1
+            sessions = OTHER_SESSIONS + each * self.options.web_processes
             postgres = EmbeddedPostgres(self.data / "postgres", max_connections=str(sessions))
             facts["database_url"] = self._start_server("postgres", postgres)
         if settings.GIVEN_BROKER_URL:

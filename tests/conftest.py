@@ -13,6 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
+from mesh import lobby
+
 
 def missing(what: str) -> NoReturn:
     """Skip the test with this reason, or fail it where everything has to be there."""
@@ -45,6 +47,13 @@ def outside_postgres() -> Iterator[str]:
     yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"drop database if exists {name} with (force)".encode())
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits() -> Iterator[None]:
+    """Whoever waited for work in this test is gone after it, and who looked out for them too."""
+    yield
+    lobby.empty()
 
 
 @pytest.fixture

@@ -110,6 +110,9 @@ class Heartbeat(Body):
 class TakeClaims(Body):
     max = Integer(1, 100)
     lease_ms = Int32(required=False)
+    wait_ms = Integer(
+        0, 20_000, required=False, help_text="Answer as soon as there is work, or after this time."
+    )
 
 
 class Reconcile(Body):

@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from . import waking
 from .enums import (
     CLAIMED_STATES,
     ENDED_STATES,
@@ -230,7 +231,8 @@ class Workload(models.Model):
                 operation=pgtrigger.UpdateOf("state"),
                 condition=pgtrigger.Q(old__state__in=sorted(SEALED_STATES))
                 & ~pgtrigger.Q(old__state=pgtrigger.F("new__state")),
-            )
+            ),
+            *waking.triggers(),
         ]
 
     def __str__(self) -> str:

@@ -42,7 +42,7 @@ def database_url() -> str:
 class RealServer:
     """Web server and data folder; `stop` and `start` as often as wanted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, processes: int = 1, **env: str) -> None:
         self.data = folder / "data"
         self.data.mkdir()
         RunFile(self.data).write(database_url=database_url())
@@ -54,7 +54,9 @@ class RealServer:
             **os.environ,
             "FENCEPOST_DATA_DIR": str(self.data),
             "FENCEPOST_ENV_FILE": os.devnull,
+            **env,
         }
+        self.processes = processes
         self._log = (folder / "web.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
         tenant = tenancy.create_tenant(name=TENANT, applications=[APPLICATION], actor="system:test")
@@ -78,7 +80,8 @@ class RealServer:
 
     def start(self) -> None:
         gunicorn = ["gunicorn", "config.wsgi", "-c", "python:config.gunicorn"]
-        listen = ["--no-control-socket", "--bind", f"127.0.0.1:{self.port}", "--workers", "1"]
+        listen = ["--no-control-socket", "--bind", f"127.0.0.1:{self.port}"]
+        listen += ["--workers", str(self.processes)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", *gunicorn, *listen],
             cwd=ROOT,
@@ -94,6 +97,13 @@ class RealServer:
             # The whole group: orphaned workers go on to serve connections that they have.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._process = None
+
+    def end(self) -> None:
+        """Ask it to end, and wait until it did."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
             self._process = None
 
     def close(self) -> None:

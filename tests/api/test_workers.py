@@ -136,7 +136,8 @@ def test_claims_are_refused_out_of_bounds(world: World) -> None:
         ({"max": 101}, "REQUEST_INVALID"),
         ({"max": 1, "lease_ms": 999}, "WORKLOAD_INVALID"),
         ({"max": 1, "lease_ms": 900_001}, "WORKLOAD_INVALID"),
-        ({"max": 1, "wait_ms": 1}, "REQUEST_INVALID"),
+        ({"max": 1, "wait_ms": -1}, "REQUEST_INVALID"),
+        ({"max": 1, "wait_ms": 20_001}, "REQUEST_INVALID"),
         ({"lease_ms": 30_000}, "REQUEST_INVALID"),
     ]
     for body, code in bodies:

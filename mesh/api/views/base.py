@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,9 +15,12 @@ from rest_framework.views import APIView
 from ...errors import DomainError
 from ...tenancy import Caller
 from .. import parsers
+from ..authentication import CREDENTIAL_PREFIX, bearer
 from ..fields import Body
+from ..turns import RequestLine, Turns
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_TURNS: Final = Turns()
 _UTF8: Final = re.compile(r'application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)?', re.IGNORECASE)
 
 
@@ -44,7 +49,25 @@ class Endpoint(APIView):
         """Who calls; views without authentication do not ask."""
         return cast(Caller, self.request.auth)
 
+    @property
+    def line(self) -> RequestLine:
+        """The way to the caller."""
+        return self._line
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        secret = bearer(request)
+        is_worker = secret is not None and secret.startswith(CREDENTIAL_PREFIX)
+        self._line = RequestLine(_TURNS, secret if is_worker else None, request.META)
+        return super().initialize_request(request, *args, **kwargs)
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        finally:
+            self.line.step_aside()
+
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        self.line.step_up()
         super().initial(request, *args, **kwargs)
         for each in kwargs.values():
             if not ID.fullmatch(each):

@@ -6,7 +6,7 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import claims, liveness, reports, settlement, workers
+from ... import liveness, reports, settlement, waiting, workers
 from ...models import Health, Lifecycle, Runtime
 from ...models import Worker as WorkerRow
 from ...registration import Registration
@@ -145,13 +145,19 @@ class Claims(Endpoint):
         who=WORKERS,
     )
     def post(self, request: Request, worker_id: str) -> Response:
-        """Take up to `max` workloads that this worker may run, the most urgent first."""
+        """Take up to `max` workloads that this worker may run, the most urgent first.
+
+        With `wait_ms`, the answer comes as soon as there is work; it is empty after that time, and
+        at once where waiting is no use or the server has too many who wait.
+        """
         said = self.body(bodies.TakeClaims)
-        taken = claims.claim(
+        taken = waiting.claim(
             caller=self.caller,
             worker_id=worker_id,
             maximum=said["max"],
             lease_ms=said.get("lease_ms"),
+            wait_ms=said.get("wait_ms", 0),
+            line=self.line,
         )
         return answer(
             {"claims": [answers.claim(each) for each in taken.claims], "reason": taken.reason}
