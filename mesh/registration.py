@@ -94,11 +94,13 @@ def _take_in(registration: Registration, grant: Grant, credential: str | None) -
         at = clock.now()
         if worker.incarnation == 0 or worker.is_removed:
             return _register_new(worker, registration, grant, at)
-        _require_takeover(worker, registration, grant, credential, at)
+        is_itself = _require_takeover(worker, registration, grant, credential, at)
         has_claims = Attempt.objects.live().filter(worker=worker).exists()
         if has_claims and not registration.abandon_claims:
             _require_same_work(worker, registration, grant)
-        return _register_again(worker, registration, grant, at, has_claims=has_claims)
+        return _register_again(
+            worker, registration, grant, at, has_claims=has_claims, is_itself=is_itself
+        )
 
 
 def _decode(registration: Registration) -> Grant:
@@ -181,8 +183,11 @@ def _lock_or_create(registration: Registration, grant: Grant) -> Worker:
 
 def _require_takeover(
     worker: Worker, said: Registration, grant: Grant, credential: str | None, at: datetime
-) -> None:
-    """Only its own credential, or a grant for exactly its name, displaces a heard worker."""
+) -> bool:
+    """Only its own credential, or a grant for exactly its name, displaces a heard worker.
+
+    Whether it was its own: then it renews itself, and nobody is displaced.
+    """
     is_heard = worker.lifecycle != Lifecycle.OFFLINE and not worker.is_silent(at)
     is_itself = credential is not None and hmac.compare_digest(
         worker.credential_hash or "", secret_hash(credential)
@@ -193,6 +198,7 @@ def _require_takeover(
         raise DomainError(
             "WORKER_UNAUTHORIZED", "The worker is registered under a newer grant revision."
         )
+    return is_itself
 
 
 def _require_same_work(worker: Worker, said: Registration, grant: Grant) -> None:
@@ -222,7 +228,13 @@ def _register_new(worker: Worker, said: Registration, grant: Grant, at: datetime
 
 
 def _register_again(
-    worker: Worker, said: Registration, grant: Grant, at: datetime, *, has_claims: bool
+    worker: Worker,
+    said: Registration,
+    grant: Grant,
+    at: datetime,
+    *,
+    has_claims: bool,
+    is_itself: bool,
 ) -> Registered:
     interval = timedelta(milliseconds=worker.heartbeat_interval_ms)
     was_beating = worker.lifecycle != Lifecycle.OFFLINE and at - worker.last_seen_at <= interval
@@ -234,7 +246,7 @@ def _register_again(
         if worker.lifecycle == Lifecycle.DRAINING:
             workers.move(worker, workers.resting(worker), actor=workers.subject_of(worker), at=at)
     workers.occupy(worker, worker.active, actor=workers.subject_of(worker), at=at)
-    _finish(worker, said, at, displaced=was_beating)
+    _finish(worker, said, at, displaced=was_beating and not is_itself)
     return Registered(worker, credential, worker.is_unreconciled, created=False)
 
 

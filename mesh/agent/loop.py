@@ -260,7 +260,9 @@ class Agent:
         if self._stopping.is_set():
             return
         try:
-            self._reconciler.run()
+            if not self._reconciler.run():
+                # Where a revocation drained it, a grant in force brings it back.
+                self._try_new_grant()
         except (ApiError, UnreachableError) as problem:
             log.warning("reconcile: %s", problem)
 
@@ -286,7 +288,7 @@ class Agent:
         self._obey(answer, works, asked_at)
         self._say("heartbeat", None)
         self._say("lifecycle", f"worker is {answer['worker']['lifecycle']}")
-        self._watch_grant(answer.get("grant_ends_at"))
+        self._watch_grant(answer.get("grant_ends_at"), answer["worker"]["last_seen_at"])
 
     def _obey(self, answer: dict[str, Any], works: dict[str, Work], asked_at: float) -> None:
         for claim_id in answer["fenced_claims"]:
@@ -313,14 +315,17 @@ class Agent:
             self._reconciler.run()
         self._missing = unknown
 
-    def _watch_grant(self, ends_at: str | None) -> None:
+    def _watch_grant(self, ends_at: str | None, at: str) -> None:
+        """Warn of the grant's end, and in its last fifth look for the one that follows it."""
         if ends_at is None:
             return
-        left = (datetime.fromisoformat(ends_at) - datetime.now(UTC)).total_seconds()
+        left = (datetime.fromisoformat(ends_at) - datetime.fromisoformat(at)).total_seconds()
         if left <= 0:
             self._say("grant", f"the grant ended at {ends_at}: no new work", logging.ERROR)
         elif left < _GRANT_WARNING_S:
             self._say("grant", f"the grant ends at {ends_at}", logging.WARNING)
+        if self._session.is_ending(ends_at, at) and not self._stopping.is_set():
+            self._try_new_grant()
 
     # Claims
 
@@ -382,7 +387,7 @@ class Agent:
         try:
             required = self._session.refresh()
         except RegistrationError as error:
-            self._say("grant", f"the new grant is refused: {error}", logging.ERROR)
+            log.error("the new grant is refused: %s", error)
             return
         if required:
             self._reconciler.run()

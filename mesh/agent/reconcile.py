@@ -29,7 +29,7 @@ class Reconciler:
         self._drained_said = False
 
     def run(self, stored: list[Report] | None = None) -> bool:
-        """One pass; False while an operator's drain keeps this worker out.
+        """One pass; False while a drain by an operator or a revocation keeps this worker out.
 
         `stored` are reports of an earlier process: kept for sending if they are accepted, dropped
         if not.
@@ -44,7 +44,9 @@ class Reconciler:
                 if error.code != "WORKER_DRAINED":
                     raise
                 if not self._drained_said:
-                    log.warning("drained by an operator: waiting until the worker is recovered")
+                    log.warning(
+                        "drained by an operator or a revocation: waiting for recover or a grant"
+                    )
                 self._drained_said = True
                 return False
             self._passes += 1

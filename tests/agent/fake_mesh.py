@@ -84,6 +84,7 @@ class FakeMesh:
         self.renews_leases = True
         self.empty_reason: str | None = None
         self.grants = {"good-grant"}
+        self.grant_left_s = 3600 * 48.0
         self.hangs_on: str | None = None
         self.goes_on = threading.Event()
         self._lost_replies: dict[str, int] = {}
@@ -220,7 +221,7 @@ class FakeMesh:
             ],
             "missing_claims": [w.claim_id for w in unlisted if w.started],
             "assigned_claims": [self._claim(w) for w in unlisted if not w.started],
-            "grant_ends_at": stamp(3600 * 48),
+            "grant_ends_at": stamp(self.grant_left_s),
         }
 
     def _is_current(self, workload: Workload, worker: Worker) -> bool:

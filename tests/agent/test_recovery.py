@@ -288,3 +288,66 @@ def test_a_new_grant_in_the_file_is_registered_without_losing_work(
     until.touch()
     eventually(lambda: work.state == "SUCCEEDED")
     assert (work.token, agent.process.poll()) == (1, None)
+
+
+def test_in_the_last_fifth_of_its_grant_a_new_one_is_taken_up_although_work_still_comes(
+    mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    started, until = tmp_path / "started", tmp_path / "until"
+    work = mesh.submit("test.wait", {"started": str(started), "until": str(until)})
+    agent = start_agent("--concurrency", "2")
+    eventually(started.exists)
+    with mesh.lock:
+        mesh.grants.add("newer-grant")
+    (agent.folder / "grant").write_text("newer-grant")
+    beats = mesh.count("heartbeat")
+    eventually(lambda: mesh.count("heartbeat") >= beats + 2)
+    assert mesh.count("workers") == 1, "two days are not the last fifth"
+    mesh.grant_left_s = 0.1
+    eventually(lambda: mesh.count("workers") == 2)
+    until.touch()
+    eventually(lambda: work.state == "SUCCEEDED")
+    assert (work.token, agent.process.poll()) == (1, None)
+
+
+def test_a_new_grant_that_is_refused_is_sent_once(mesh: FakeMesh, start_agent: StartAgent) -> None:
+    agent = start_agent()
+    eventually(lambda: mesh.count("claims"))
+    mesh.empty_reason = "GRANT"
+    (agent.folder / "grant").write_text("bad-grant")
+    eventually(lambda: "the new grant is refused" in agent.log)
+    polls = mesh.count("claims")
+    eventually(lambda: mesh.count("claims") > polls + 2)
+    assert mesh.count("workers") == 2
+    assert agent.log.count("the new grant is refused") == 1
+
+
+def test_a_new_grant_that_must_wait_does_not_stop_the_beats(
+    mesh: FakeMesh, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    eventually(lambda: mesh.count("claims"))
+    with mesh.lock:
+        mesh.grants.add("newer-grant")
+        mesh.refuse("workers", 409, "WORKER_BUSY", times=3)
+    mesh.empty_reason = "GRANT"
+    beats = mesh.count("heartbeat")
+    (agent.folder / "grant").write_text("newer-grant")
+    eventually(lambda: mesh.count("workers") == 5)
+    assert "the new grant must wait" in agent.log
+    eventually(lambda: mesh.count("heartbeat") > beats)
+
+
+def test_a_worker_that_a_revocation_drained_comes_back_with_a_new_grant(
+    mesh: FakeMesh, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    eventually(lambda: mesh.count("claims"))
+    with mesh.lock:
+        mesh.grants = {"newer-grant"}
+        mesh.workers["one"].lifecycle = "OFFLINE"
+        mesh.refuse("reconcile", 409, "WORKER_DRAINED", times=2)
+    eventually(lambda: "drained by an operator or a revocation" in agent.log)
+    (agent.folder / "grant").write_text("newer-grant")
+    eventually(lambda: mesh.workers["one"].lifecycle == "READY")
+    assert agent.process.poll() is None

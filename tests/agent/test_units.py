@@ -128,7 +128,7 @@ def test_a_call_that_met_a_new_registration_is_repeated_with_the_new_credential(
     state = State(options.state_dir, options.identity)
     session = Session(options, state, WorkerClient(URL), threading.Event())
     worker = {"worker_id": "w", "name": "one", "capability_version": 1, "incarnation": 1}
-    worker |= {"granted_capabilities": []}
+    worker |= {"granted_capabilities": [], "last_seen_at": "2026-01-01T00:00:00.000Z"}
     credentials = iter(["fpw_1", "fpw_2"])
     respx.post(f"{URL}/api/v1/workers").mock(
         side_effect=lambda request: httpx.Response(

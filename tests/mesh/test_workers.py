@@ -359,9 +359,51 @@ def test_displacing_a_worker_that_was_beating_is_recorded(
     world: World, clock: Clock, waited: int, is_displaced: bool
 ) -> None:
     worker = world.worker()
+    _, token = world.grant(constraints={"worker_names": [worker.row.name]})
     clock.pass_(ms(waited))
-    again(world, worker)
+    said = world.registration(name=worker.row.name, grant=token)
+    liveness.register(registration=said, credential=None)
     assert ("displaced" in worker_events(worker.row)) is is_displaced
+
+
+def test_a_worker_that_registers_again_by_its_own_credential_displaces_nobody(
+    world: World,
+) -> None:
+    worker = world.worker()
+    again(world, worker)
+    assert "displaced" not in worker_events(worker.row)
+
+
+def test_a_newer_revision_is_taken_up_without_losing_a_claim(world: World, clock: Clock) -> None:
+    """Overlapping renewal: the old grant is in force until its end, the new one from now on."""
+    old, token = world.grant(expires_in_ms=25_000)
+    worker = world.worker(grant=token)
+    held, waiting = world.running(worker), world.claimed(worker)
+    assert worker.beat(held.claim.claim_id).grant_ends_at == old.expires_at
+    _, newer = world.grant(revision=2, expires_in_ms=600_000)
+    clock.pass_(ms(20_000))
+    said = world.registration(name=worker.row.name, grant=newer)
+    done = liveness.register(registration=said, credential=worker.credential)
+    assert (done.reconcile_required, done.worker.capability_version) == (True, 2)
+    claims = [held.claim.claim_id, waiting.claim.claim_id]
+    agreed = liveness.reconcile(
+        caller=worker.caller,
+        worker_id=worker.worker_id,
+        worker_version="1.0",
+        capability_version=2,
+        known_claims=claims,
+        running_attempts=[],
+        completed_attempts=[],
+        failed_attempts=[],
+        timestamp=clock.at,
+    )
+    assert agreed.authoritative_claims == sorted(claims)
+    clock.to(old.expires_at)
+    worker.refresh()
+    assert len(worker.beat(*claims).renewed) == 2
+    worker.start(waiting.claim)
+    worker.complete(held.claim)
+    assert (held.attempt.status, waiting.attempt.status) == ("SUCCEEDED", "RUNNING")
 
 
 def test_registering_is_a_beat_and_resets_the_reported_time(world: World, clock: Clock) -> None:
