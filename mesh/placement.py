@@ -47,11 +47,15 @@ class PoolRules:
 
     def counts(self, worker: Worker) -> bool:
         """Whether the worker is a member that passes the pool's own tests."""
-        return (
-            worker.pk in self.members
-            and self.capabilities <= set(worker.granted_capabilities)
-            and self.required_labels.items() <= worker.labels.items()
-        )
+        return worker.pk in self.members and not self.lacks(worker)
+
+    def lacks(self, worker: Worker) -> list[str]:
+        """What the pool asks of a member and the worker does not have, in words."""
+        labels = self.required_labels.items() - worker.labels.items()
+        return [
+            *sorted(self.capabilities - set(worker.granted_capabilities)),
+            *sorted(f"{key}={value}" for key, value in labels),
+        ]
 
 
 @dataclass(frozen=True, slots=True)

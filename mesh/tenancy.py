@@ -8,7 +8,7 @@ Locks nothing: its rows are written by people, rarely.
 import hmac
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -42,6 +42,7 @@ _NOTE_USE: Final = """
     where id in (select id from mesh_apitoken where id = %(pk)s for no key update skip locked)
 """
 logger = logging.getLogger(__name__)
+_LIMIT: Final = range(1, 2**31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,28 +138,43 @@ def get_application(caller: Caller, name: str) -> Application:
     return application
 
 
-def create_tenant(*, name: str, applications: Sequence[str], actor: str) -> Tenant:
-    """Make a tenant with its applications; a repeat adds what is missing.
+def create_tenant(
+    *,
+    name: str,
+    applications: Sequence[str],
+    actor: str,
+    limits: Mapping[str, int | None] | None = None,
+) -> Tenant:
+    """Make a tenant with its applications; a repeat adds what is missing and sets the `limits`.
 
-    Refuses with REQUEST_INVALID a name that could not stand in an id or a path.
+    Limits are `max_live_claims` and `max_submissions_per_minute`, at least 1; None is no limit.
+    Refuses with REQUEST_INVALID a name that could not stand in an id or a path, and a bad limit.
     """
     for each in (name, *applications):
         _require_name(each)
+    wanted = limits or {}
+    if not all(each is None or each in _LIMIT for each in wanted.values()):
+        raise DomainError("REQUEST_INVALID", "A limit is a number from 1 on.")
     with transaction.atomic():
         tenant, is_new = Tenant.objects.get_or_create(name=name)
+        changed = {key: most for key, most in wanted.items() if getattr(tenant, key) != most}
+        for key, most in changed.items():
+            setattr(tenant, key, most)
+        if changed:
+            tenant.save(update_fields=list(changed))
         added = [
             each
             for each in dict.fromkeys(applications)
             if Application.objects.get_or_create(tenant=tenant, name=each)[1]
         ]
-        if is_new or added:
+        if is_new or added or changed:
             history.audit(
                 tenant_id=tenant.pk,
                 actor=actor,
                 action="tenant.created" if is_new else "tenant.extended",
                 target=name,
                 at=clock.now(),
-                evidence={"applications": added},
+                evidence={"applications": added, **changed},
             )
     return tenant
 

@@ -66,6 +66,13 @@ class Act:
     form: type[ReasonForm] = ReasonForm
     # What else it will reach, said before it is done.
     effect: Callable[[Sequence[Any]], str] | None = None
+    # What the form begins with: the row as it is. Such an act takes one row at a time.
+    initial: Callable[[Any], dict[str, Any]] | None = None
+
+    @property
+    def most(self) -> int:
+        """How many rows one run takes."""
+        return 1 if self.initial else MAX_ROWS
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ class ConsoleAdmin(ModelAdmin):
             "empty_text": self.empty_text,
             "maker": self.maker if can_make else None,
             "maker_url": reverse(f"admin:{self.url('maker')}") if can_make else "",
-            "list_acts": self.allowed_acts(request),
+            "list_acts": self.list_acts(request),
             **(extra_context or {}),
         }
         return super().changelist_view(request, context)
@@ -203,11 +203,13 @@ class ConsoleAdmin(ModelAdmin):
     def allowed_acts(self, request: HttpRequest) -> list[Act]:
         return [each for each in self.acts if access.can(request, each.role)]
 
+    def list_acts(self, request: HttpRequest) -> list[Act]:
+        """Those that make sense for several rows."""
+        return [each for each in self.allowed_acts(request) if each.most > 1]
+
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Acts of the list, by name: choosing one shows its form, nothing is done yet."""
-        return {
-            each.name: (_ask(each), each.name, each.label) for each in self.allowed_acts(request)
-        }
+        return {each.name: (_ask(each), each.name, each.label) for each in self.list_acts(request)}
 
     @admin_display(description="Choose")
     def action_checkbox(self, obj: Model) -> SafeString:
@@ -290,10 +292,11 @@ class ConsoleAdmin(ModelAdmin):
     ) -> HttpResponse:
         """The form of an act: which rows are meant, what will happen, and why you do it."""
         seen = self._rows(request, wanted)
-        if not wanted or len(wanted) > MAX_ROWS or not seen:
+        if not wanted or len(wanted) > act.most or not seen:
             problem = (
-                f"At most {MAX_ROWS} rows in one run; narrow the selection."
-                if len(wanted) > MAX_ROWS
+                f"At most {act.most} {'row' if act.most == 1 else 'rows'} in one run;"
+                " narrow the selection."
+                if len(wanted) > act.most
                 else "No such rows: choose some first."
             )
             messages.error(request, problem)
@@ -305,7 +308,7 @@ class ConsoleAdmin(ModelAdmin):
             title=f"{act.label}: {_count(len(rows), self.opts)}",
             subtitle=None,
             act=act,
-            form=form or act.form(),
+            form=form or act.form(initial=act.initial(rows[0]) if act.initial else None),
             effect=act.effect(rows) if act.effect else "",
             rows=[(each, act.why_not(each)) for each in rows],
             action_url=reverse(f"admin:{self.url('act')}", args=[act.name]),
@@ -315,7 +318,7 @@ class ConsoleAdmin(ModelAdmin):
     def _do(self, request: HttpRequest, act: Act) -> HttpResponse:
         wanted = keys(request.POST.getlist("id"))
         form = act.form(request.POST)
-        if not form.is_valid() or not wanted or len(wanted) > MAX_ROWS:
+        if not form.is_valid() or not wanted or len(wanted) > act.most:
             return self.ask(request, act, wanted, form)
         rows = self._rows(request, wanted)
         report = run(request, act, wanted, rows, form.cleaned_data)

@@ -15,6 +15,7 @@ from unfold.widgets import (
 
 from ..models import Application, Role, Tenant
 from . import access
+from .acts import ReasonForm
 
 _HOUR: Final = 3600
 LENGTHS: Final = [
@@ -49,6 +50,81 @@ class TenantChoice(_TenantField):
 class ApplicationChoice(_ApplicationField):
     def label_from_instance(self, obj: Application) -> str:
         return f"{obj.tenant.name} / {obj.name}"
+
+
+class _PoolFields(forms.Form):
+    """What a pool is made of."""
+
+    name = forms.CharField(max_length=200, widget=UnfoldAdminTextInputWidget())
+    capabilities = forms.CharField(
+        required=False,
+        max_length=20_000,
+        help_text="One per line. Members without them do not count.",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, "spellcheck": "false"}),
+    )
+    required_labels = forms.CharField(
+        required=False,
+        max_length=40_000,
+        help_text="One per line, as key=value. Members without them do not count.",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, "spellcheck": "false"}),
+    )
+    worker_ids = forms.CharField(
+        required=False,
+        max_length=2_000_000,
+        label="Members",
+        help_text="The ids of workers of the application, one per line.",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 6, "spellcheck": "false"}),
+    )
+    max_concurrency = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=2**31 - 1,
+        label="Limit (optional)",
+        help_text="How many attempts of work that names the pool may be live at once.",
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+
+    def clean_capabilities(self) -> list[str]:
+        return _lines(self.cleaned_data["capabilities"])
+
+    def clean_worker_ids(self) -> list[str]:
+        return _lines(self.cleaned_data["worker_ids"])
+
+    def clean_required_labels(self) -> dict[str, str]:
+        labels: dict[str, str] = {}
+        for line in _lines(self.cleaned_data["required_labels"]):
+            key, sign, value = line.partition("=")
+            if not sign or key in labels:
+                raise forms.ValidationError("One key=value per line, each key once.")
+            labels[key] = value
+        return labels
+
+
+class PoolForm(_PoolFields):
+    """A new pool of an application."""
+
+    application = ApplicationChoice(
+        queryset=Application.objects.none(), empty_label=None, widget=UnfoldAdminSelectWidget()
+    )
+    pool_id = forms.CharField(
+        max_length=200,
+        label="Id",
+        help_text="What work names in its policy; it never changes.",
+        widget=UnfoldAdminTextInputWidget(attrs={"spellcheck": "false"}),
+    )
+    field_order = ("application", "pool_id", "name")
+
+    def __init__(self, request: HttpRequest, data: Any = None) -> None:
+        super().__init__(data)
+        tenants = access.tenants(request, Role.OPERATOR)
+        field: Any = self.fields["application"]
+        field.queryset = Application.objects.filter(tenant__in=tenants).select_related("tenant")
+
+
+class ChangePoolForm(_PoolFields, ReasonForm):
+    """A pool as it is to be from now on."""
+
+    field_order = ("name", "capabilities", "required_labels", "worker_ids", "max_concurrency")
 
 
 def _lines(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from django.contrib.admin import display as column
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Sum
 from django.http import HttpRequest
 
 from .. import tenancy
@@ -20,7 +20,7 @@ from ..models import (
 )
 from . import access, filters
 from .base import ConsoleAdmin, Maker
-from .display import age, badge, list_of
+from .display import age, badge, bar, list_of
 from .forms import MemberForm
 from .making import MakingAdmin
 from .pages import Fact, Facts, Page
@@ -142,6 +142,7 @@ class TenantAdmin(ConsoleAdmin):
                     [
                         Fact("Made", age(row.created_at)),
                         Fact("Applications", ", ".join(names) or "none yet"),
+                        *_limits(row),
                         Fact("Rights", list_of(Grant, "Grants")),
                         Fact("Services", list_of(ApiToken, "API tokens")),
                         Fact("People", list_of(Membership, "Members")),
@@ -149,6 +150,20 @@ class TenantAdmin(ConsoleAdmin):
                 )
             ],
         )
+
+
+def _limits(row: Tenant) -> list[Fact]:
+    live = Worker.objects.filter(tenant=row).aggregate(live=Sum("active"))["live"] or 0
+    most = row.max_live_claims
+    submissions = row.max_submissions_per_minute
+    return [
+        Fact(
+            "Live claims",
+            f"{live}, no limit" if most is None else bar(live, most),
+            "of the most that the tenant may have",
+        ),
+        Fact("Submissions per minute", "no limit" if submissions is None else submissions),
+    ]
 
 
 class ApplicationAdmin(ConsoleAdmin):

@@ -10,6 +10,7 @@ from ..models import (
     Grant,
     Incident,
     Membership,
+    Pool,
     Requirement,
     SweepRun,
     Tenant,
@@ -23,6 +24,7 @@ from .base import ConsoleAdmin
 from .grants import GrantAdmin
 from .history import AuditAdmin, WorkerEventAdmin, WorkloadEventAdmin
 from .members import ApplicationAdmin, MembershipAdmin, TenantAdmin
+from .pools import PoolAdmin
 from .requirements import RequirementAdmin
 from .sweeps import IncidentAdmin, SweepAdmin
 from .tokens import TokenAdmin
@@ -40,6 +42,7 @@ def register() -> None:
     pages: dict[type, type[ConsoleAdmin]] = {
         Worker: WorkerAdmin,
         Workload: WorkloadAdmin,
+        Pool: PoolAdmin,
         Attempt: AttemptAdmin,
         Requirement: RequirementAdmin,
         Grant: GrantAdmin,

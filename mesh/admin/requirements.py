@@ -85,6 +85,8 @@ class RequirementAdmin(ConsoleAdmin):
                         Fact("Required labels", self.show_labels(row), is_wide=True),
                         Fact("Prefers", display.pairs(row.affinity), is_wide=True),
                         Fact("Avoids", display.pairs(row.anti_affinity), is_wide=True),
+                        Fact("Pool", row.pool_id or "any worker", is_wide=True),
+                        Fact("Resources", display.pairs(row.resources), is_wide=True),
                     ],
                 )
             ],

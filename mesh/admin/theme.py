@@ -72,6 +72,7 @@ UNFOLD: Final[dict[str, Any]] = {
                 "title": "Work",
                 "items": [
                     _item("Workers", "dns", "worker"),
+                    _item("Pools", "workspaces", "pool"),
                     _item("Workloads", "deployed_code", "workload"),
                     _item("Attempts", "replay", "attempt"),
                     _item("Requirements", "rule", "requirement"),

@@ -25,6 +25,7 @@ from .base import ConsoleAdmin
 from .display import age, badge, list_of, page_of, two_lines
 from .history import event_rows
 from .pages import Fact, Facts, Page, Table
+from .pools import places_of
 from .search import term_of
 from .sentences import about_worker, concern_of_worker, is_deaf, is_silent
 
@@ -148,6 +149,7 @@ class WorkerAdmin(ConsoleAdmin):
         filters.choice("health", "health", Health.choices),
         filters.choice("runtime", "runtime", Runtime.choices),
         filters.application(),
+        filters.of_row("pool", "pool", "memberships__pool"),
         filters.choice(
             "removed",
             "removed",
@@ -221,7 +223,7 @@ class WorkerAdmin(ConsoleAdmin):
                 _recent_attempts(row),
                 event_rows(WorkerEvent.objects.filter(worker=row), limit=_EVENTS),
             ],
-            side=[_identity(row), _capabilities(row), _labels(row)],
+            side=[_identity(row), _capabilities(row), _labels(row), places_of(row)],
         )
 
 

@@ -67,11 +67,15 @@ class Backoff:
     def next(self, error: Exception | None = None) -> float:
         ceiling = min(self._cap, self._base * 2 ** min(self._tries, 16))
         self._tries += 1
-        floor = (getattr(error, "retry_after_ms", None) or 0) / 1000
-        return min(floor, 60.0) + random.uniform(0, ceiling)  # noqa: S311  jitter
+        return asked_to_wait(error) + random.uniform(0, ceiling)  # noqa: S311  jitter
 
     def reset(self) -> None:
         self._tries = 0
+
+
+def asked_to_wait(error: Exception | None) -> float:
+    """How many seconds the server asks to wait before the next try; at most a minute."""
+    return min((getattr(error, "retry_after_ms", None) or 0) / 1000, 60.0)
 
 
 def is_transient(error: Exception) -> bool:

@@ -17,6 +17,7 @@ from mesh.agent.client import (
     Backoff,
     UnreachableError,
     WorkerClient,
+    asked_to_wait,
     is_transient,
     retrying,
 )
@@ -344,11 +345,13 @@ class Agent:
             except (ApiError, UnreachableError) as error:
                 self._after_refusal("claims", error)
                 delay = min(delay * 2, 10.0) if is_transient(error) else _POLL_MAX
+                floor = asked_to_wait(error)
                 taken = 0
             else:
+                floor = 0.0
                 delay = _POLL_MIN if taken else min(delay * 1.5, _POLL_MAX)
             if not taken:
-                self._halt.wait(delay * random.uniform(0.7, 1.3))  # noqa: S311  jitter
+                self._halt.wait(floor + delay * random.uniform(0.7, 1.3))  # noqa: S311  jitter
 
     def _gather(self) -> None:
         """Slots seldom come free alone: wait a moment, and ask once for several."""

@@ -83,6 +83,7 @@ def one_of_each(tenant: Tenant) -> dict[str, Any]:
         workload,
         workload.requirement,
         worker.grant,
+        rows.pool(application, worker),
         rows.attempt(workload, worker, AttemptStatus.FAILED, 7),
         rows.token(tenant),
         Membership.objects.get(user=rows.person(tenant, Role.VIEWER), tenant=tenant),

@@ -26,6 +26,7 @@ from mesh.models import (
     Health,
     Incident,
     Lifecycle,
+    Pool,
     Requirement,
     Result,
     Role,
@@ -223,6 +224,14 @@ def event(
         at=at,
         evidence={"note": "as it was"},
     )
+
+
+def pool(of: Application, *members: Worker, **fields: Any) -> Pool:
+    chosen = f"pool-{number()}"
+    given: dict[str, Any] = {"pool_id": chosen, "name": chosen, "created_by": "human:ann"}
+    made = Pool.objects.create(tenant=of.tenant, application=of, **{**given, **fields})
+    made.workers.add(*members)
+    return made
 
 
 def worker_event(of: Worker, no: int, name: str, before: str, after: str) -> WorkerEvent:

@@ -23,6 +23,8 @@ PAGES: dict[str, Any] = {
 }
 # Of the server, not of a tenant: every member sees it.
 SHARED = {"sweeprun"}
+# What operators make too.
+OF_OPERATORS = {"pool"}
 
 
 def change_url(row: Any) -> str:
@@ -109,7 +111,8 @@ def test_acts_do_not_reach_another_tenants_row(admin: Client, model: str, act: s
     before = type(row).objects.filter(pk=row.pk).values().get()
     shown = admin.get(f"{act_url(model, act)}?id={row.pk}", follow=True)
     assert str(row) not in shown.content.decode()
-    answer = admin.post(act_url(model, act), {"id": row.pk, "reason": "x", "extra_attempts": 1})
+    given = {"id": row.pk, "reason": "x", "extra_attempts": 1, "name": "x"}
+    answer = admin.post(act_url(model, act), given)
     assert "0 done, 1 refused: NOT_FOUND" in answer.content.decode()
     assert type(row).objects.filter(pk=row.pk).values().get() == before
 
@@ -183,7 +186,7 @@ def test_an_operator_revokes_no_rights(tenant: Tenant, operator: Client, model: 
 @pytest.mark.parametrize("model", makers())
 def test_only_admins_make_rights_and_members(operator: Client, viewer: Client, model: str) -> None:
     url = reverse(f"admin:mesh_{model}_maker")
-    for client in (operator, viewer):
+    for client in (viewer,) if model in OF_OPERATORS else (operator, viewer):
         assert client.get(url).status_code == 403
         assert client.post(url, {"name": "x"}).status_code == 403
 

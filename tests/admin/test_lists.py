@@ -45,6 +45,7 @@ def more_of_each(tenant: Tenant) -> None:
         workload = rows.workload(application, State.RUNNING, worker, f"kind.{i}")
         rows.attempt(workload, worker, AttemptStatus.WORKER_LOST, 2)
         rows.worker_event(worker, 1, "ready", "REGISTERED", "READY")
+        rows.pool(application, worker)
         rows.token(tenant)
         rows.person(tenant, Role.VIEWER)
         rows.incident(application, worker)

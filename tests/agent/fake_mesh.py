@@ -107,8 +107,16 @@ class FakeMesh:
         """The call is carried out, but nobody hears of it."""
         self._lost_replies[operation] = times
 
-    def refuse(self, operation: str, status: int, code: str, times: int = 1) -> None:
-        self._refusals[operation] = [RefusalError(status, code) for _ in range(times)]
+    def refuse(
+        self,
+        operation: str,
+        status: int,
+        code: str,
+        times: int = 1,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        refusal = RefusalError(status, code, retry_after_ms)
+        self._refusals[operation] = [refusal for _ in range(times)]
 
     def count(self, operation: str) -> int:
         with self.lock:

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,19 @@ def test_a_later_attempt_goes_on_from_the_checkpoint(
     assert work.result is not None
     assert work.result["output"] == {"steps": [3, 4], "attempt": 2}
     assert work.checkpoint == {"done": 4}
+
+
+def test_at_the_tenant_s_limit_an_agent_waits_as_long_as_it_is_told(
+    mesh: FakeMesh, start_agent: StartAgent
+) -> None:
+    work = mesh.submit("test.echo", "x")
+    mesh.refuse("claims", 429, "LIMIT_EXCEEDED", retry_after_ms=1_000)
+    start_agent()
+    eventually(lambda: mesh.count("claims"))
+    refused_at = time.monotonic()
+    eventually(lambda: work.state == "SUCCEEDED")
+    assert time.monotonic() - refused_at > 0.9
+    assert mesh.count("claims") >= 2
 
 
 def test_work_of_a_blocked_run_is_released(mesh: FakeMesh, start_agent: StartAgent) -> None:

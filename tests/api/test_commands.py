@@ -41,10 +41,25 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
 def test_create_tenant_adds_what_is_missing(db: None) -> None:
     tenant = name("acme")
     first = answer("create_tenant", tenant, "--application", "b", "--application", "a")
-    assert first == {"tenant": tenant, "applications": ["a", "b"]}
+    limits = {"max_live_claims": None, "max_submissions_per_minute": None}
+    assert first == {"tenant": tenant, "applications": ["a", "b"], **limits}
     again = answer("create_tenant", tenant, "--application", "c")
     assert again["applications"] == ["a", "b", "c"]
     assert Tenant.objects.filter(name=tenant).count() == 1
+
+
+def test_create_tenant_sets_the_limits_that_are_named(db: None) -> None:
+    tenant = name("acme")
+    answer("create_tenant", tenant, "--max-live-claims", "5")
+    said = answer("create_tenant", tenant, "--max-submissions-per-minute", "60")
+    assert (said["max_live_claims"], said["max_submissions_per_minute"]) == (5, 60)
+    said = answer("create_tenant", tenant, "--max-live-claims", "0")
+    assert (said["max_live_claims"], said["max_submissions_per_minute"]) == (None, 60)
+    row = Tenant.objects.get(name=tenant)
+    assert (row.max_live_claims, row.max_submissions_per_minute) == (None, 60)
+    for bad in ("-1", str(2**31)):
+        with pytest.raises(CommandError, match=r"^REQUEST_INVALID: "):
+            answer("create_tenant", tenant, "--max-live-claims", bad)
 
 
 def test_create_user_takes_the_password_from_stdin(
