@@ -111,7 +111,8 @@ def test_acts_do_not_reach_another_tenants_row(admin: Client, model: str, act: s
     before = type(row).objects.filter(pk=row.pk).values().get()
     shown = admin.get(f"{act_url(model, act)}?id={row.pk}", follow=True)
     assert str(row) not in shown.content.decode()
-    given = {"id": row.pk, "reason": "x", "extra_attempts": 1, "name": "x"}
+    filled = {"extra_attempts": 1, "name": "x", "resolution": "cancelled"}
+    given = {"id": row.pk, "reason": "x", **filled}
     answer = admin.post(act_url(model, act), given)
     assert "0 done, 1 refused: NOT_FOUND" in answer.content.decode()
     assert type(row).objects.filter(pk=row.pk).values().get() == before
