@@ -83,12 +83,14 @@ def submit_many(*, caller: Caller, asked: Sequence[Asked]) -> list[Accepted | Do
     """Take in up to 1 000 workloads, each answered by itself in order, as `submit` would.
 
     A dependency may be an earlier one of the same call, not a later one. A key that comes again
-    stands for the first one that was accepted. Refuses the call as a whole with PERMISSION_DENIED
-    (a worker), REQUEST_INVALID (more than 1 000) and LIMIT_EXCEEDED (the tenant's submissions per
-    minute, which one call may overshoot).
+    stands for the first one that was accepted. Refuses the call as a whole with REQUEST_INVALID
+    (more than 1 000), PERMISSION_DENIED (a worker; no operator and no grant at all) and
+    LIMIT_EXCEEDED (the tenant's submissions per minute, which one call may overshoot).
     """
     if len(asked) > MAX_AT_ONCE:
         raise DomainError("REQUEST_INVALID", f"At most {MAX_AT_ONCE} workloads a call.")
+    if not any(each.grant for each in asked):
+        caller.require(Role.OPERATOR)
     return _take_in(caller, asked)
 
 
@@ -96,11 +98,12 @@ def _take_in(caller: Caller, asked: Sequence[Asked]) -> list[Accepted | DomainEr
     if caller.is_worker:
         raise DomainError("PERMISSION_DENIED", "A worker submits no work.")
     items = [Item.of(each) for each in asked]
+    needs = {each.need_digest for each in items}
     missing: list[tuple[int, Need]] = []
     for _ in range(_TRIES):
         try:
             with transaction.atomic():
-                refused = requirements.bring_into_use(missing) if missing else {}
+                refused = requirements.bring_into_use(missing, spare=needs) if missing else {}
                 return _Call(caller, items, refused).run()
         except _Again as again:
             missing += again.missing

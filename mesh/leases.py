@@ -113,7 +113,7 @@ def start(*, caller: Caller, claim_id: str, fencing_token: int) -> Attempt:
 
     A repeat gets the same answer while the claim is current and its lease is not over, never
     later. Refuses in this order: CLAIM_NOT_FOUND; the fence's codes; WORKER_RECOVERY_REQUIRED;
-    WORKLOAD_CANCELLATION_REQUESTED; WORKLOAD_TRANSITION_DENIED.
+    WORKLOAD_CANCELLATION_REQUESTED; MESH_RUN_BLOCKED (release it); WORKLOAD_TRANSITION_DENIED.
     """
     with transaction.atomic():
         shown = present(caller, claim_id)
@@ -123,6 +123,8 @@ def start(*, caller: Caller, claim_id: str, fencing_token: int) -> Attempt:
             raise DomainError("WORKLOAD_CANCELLATION_REQUESTED", "A cancel was requested.")
         if attempt.started_at is not None:
             return attempt
+        if workload.held:
+            raise DomainError("MESH_RUN_BLOCKED", "Its run is blocked: it must not start now.")
         event = workloads.move(
             workload,
             State.RUNNING,

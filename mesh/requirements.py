@@ -66,20 +66,23 @@ class Need:
         return digest(self.content())
 
 
-def bring_into_use(wanted: Iterable[tuple[int, Need]]) -> dict[tuple[int, str], DomainError]:
+def bring_into_use(
+    wanted: Iterable[tuple[int, Need]], *, spare: Collection[str] = ()
+) -> dict[tuple[int, str], DomainError]:
     """Make requirements for new kinds of work, or take resting ones back into use.
 
     `wanted` are needs with the keys of their applications, whose rows are locked in their order, so
     that none of theirs is put to rest until the caller's transaction ends, which must insert the
-    work. Returns the refusals by application and digest: LIMIT_EXCEEDED while `MAX_IN_USE` others
-    have open work. Runs before any row of a worker or of work is locked or written.
+    work. What has a digest in `spare` is not put to rest to make room: the same call needs it.
+    Returns the refusals by application and digest: LIMIT_EXCEEDED while `MAX_IN_USE` others have
+    open work. Runs before any row of a worker or of work is locked or written.
     """
     refused: dict[tuple[int, str], DomainError] = {}
     named = {(application_pk, need.digest()): need for application_pk, need in wanted}
-    for (application_pk, name), need in sorted(named.items(), key=lambda each: each[0]):
+    for (application_pk, name), need in sorted(named.items(), key=lambda each: each[0][0]):
         try:
             with transaction.atomic():
-                _take_into_use(application_pk, need.content())
+                _take_into_use(application_pk, need.content(), spare)
         except DomainError as refusal:
             refused[application_pk, name] = refusal
     return refused
@@ -187,13 +190,15 @@ def _pinned(application_pk: int, content_digest: str) -> Requirement | None:
     return None
 
 
-def _take_into_use(application_pk: int, content: dict[str, Any]) -> Requirement:
+def _take_into_use(
+    application_pk: int, content: dict[str, Any], spare: Collection[str]
+) -> Requirement:
     locked = lock_application(application_pk)
     requirement, _ = Requirement.objects.get_or_create(
         application=locked, digest=digest(content), defaults=content
     )
     if requirement.number is None:
-        if _in_use(locked).count() >= MAX_IN_USE and not _put_to_rest(locked):
+        if _in_use(locked).count() >= MAX_IN_USE and not _put_to_rest(locked, spare):
             raise DomainError(
                 "LIMIT_EXCEEDED",
                 f"The application has open work of {MAX_IN_USE} different requirements.",
@@ -210,10 +215,11 @@ def _number(locked: Application, requirement: Requirement) -> None:
     requirement.save(update_fields=["number"])
 
 
-def _put_to_rest(locked: Application) -> int:
+def _put_to_rest(locked: Application, spare: Collection[str]) -> int:
     """Take every requirement without open work out of use; how many there were."""
     # `for update` conflicts with `_pinned`, so rows that work under way stands on are skipped.
-    idle = _without_open_work(_in_use(locked)).select_for_update(of=("self",), skip_locked=True)
+    others = _in_use(locked).exclude(digest__in=list(spare))
+    idle = _without_open_work(others).select_for_update(of=("self",), skip_locked=True)
     pks = [each.pk for each in idle]
     rested = _without_open_work(Requirement.objects.filter(pk__in=pks)).update(number=None)
     if rested:

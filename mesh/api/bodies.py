@@ -5,6 +5,7 @@ from typing import Final
 from rest_framework import serializers
 
 from .. import reports
+from ..intake import MAX_AT_ONCE
 from ..models import (
     Backoff,
     Health,
@@ -192,6 +193,10 @@ class Submit(Body):
     session_id = Text(required=False)
     dependencies = Dependency(many=True, required=False, help_text="Work that must end before.")
     grant = Text(required=False, help_text="The signed grant (JWS).")
+
+
+class SubmitMany(Body):
+    workloads = serializers.ListField(child=Submit(), max_length=MAX_AT_ONCE, allow_empty=False)
 
 
 class Place(Body):

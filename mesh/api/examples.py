@@ -8,17 +8,20 @@ from .fields import Body
 _FENCE: Final = {"fencing_token": 1}
 _NOW: Final = "2030-01-31T12:00:00Z"
 
+_SUBMIT: Final[dict[str, Any]] = {
+    "application": "documents",
+    "environment": "production",
+    "trigger": "by hand",
+    "definition_id": "documents.count",
+    "definition_revision": "1",
+    "input": {"folder": "inbox", "file": "letter.txt"},
+    "capability_snapshot": ["documents.count"],
+    "idempotency_key": "letter-1",
+}
+
 EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
-    bodies.Submit: {
-        "application": "documents",
-        "environment": "production",
-        "trigger": "by hand",
-        "definition_id": "documents.count",
-        "definition_revision": "1",
-        "input": {"folder": "inbox", "file": "letter.txt"},
-        "capability_snapshot": ["documents.count"],
-        "idempotency_key": "letter-1",
-    },
+    bodies.Submit: _SUBMIT,
+    bodies.SubmitMany: {"workloads": [_SUBMIT]},
     bodies.Place: {},
     bodies.CreatePause: {
         "application": "documents",

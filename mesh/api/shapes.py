@@ -238,6 +238,17 @@ class Submitted(Shape):
     created = Flag()
 
 
+class SubmittedItem(Shape):
+    workload_id = Text(required=False, help_text="If it was accepted.")
+    created = Flag(required=False)
+    code = Text(required=False, help_text="If it was refused.")
+    detail = Text(required=False)
+
+
+class SubmittedMany(Shape):
+    results = SubmittedItem(many=True, help_text="In the order of the workloads.")
+
+
 class SettledItem(Shape):
     claim_id = Text()
     status = Word(choices=AttemptStatus.choices, required=False, help_text="If it was accepted.")

@@ -25,6 +25,7 @@ _V1: list[URLPattern | URLResolver] = [
     path("workers/<any:worker_id>/recover", workers.Recover.as_view()),
     path("workers/<any:worker_id>", workers.Worker.as_view()),
     path("workloads", workloads.Workloads.as_view()),
+    path("workloads/batch", workloads.Batch.as_view()),
     path("workloads/<any:workload_id>/history", workloads.History.as_view()),
     path("workloads/<any:workload_id>/attempts", workloads.Attempts.as_view()),
     path("workloads/<any:workload_id>/checkpoints", workloads.Checkpoints.as_view()),

@@ -290,6 +290,12 @@ ROUTES: Final = (
         lambda world: Call("workloads", submit_body(world)),
         free=("input",),
     ),
+    Route(
+        "POST",
+        "workloads/batch",
+        "operator",
+        lambda world: Call("workloads/batch", {"workloads": [submit_body(world)]}),
+    ),
     Route("GET", "workloads/<any:workload_id>", "viewer", _on_workload(""), "WORKLOAD"),
     *(
         Route(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
 from mesh import arrivals, claims, intake, requirements, workloads
-from mesh.intake import Submitted
+from mesh.errors import DomainError
+from mesh.intake import Accepted, Submitted
 from mesh.models import Application, Requirement, Workload
+from mesh.submissions import Asked
 from tests.factories import Member, World
 
 from .checks import assert_sound, events
@@ -167,3 +169,25 @@ def test_a_retry_while_its_requirement_is_put_to_rest_can_be_claimed(world: Worl
         gate.let_through()
         retry.value()
     assert _ask(held.worker) == [held.workload.workload_id]
+
+
+def test_calls_with_the_same_keys_in_opposite_order_do_not_deadlock(world: World) -> None:
+    world.workload()
+    for _ in range(3):
+        works = [world.submission() for _ in range(20)]
+        calls = [
+            partial(
+                intake.submit_many,
+                caller=world.operator,
+                asked=[Asked(each) for each in order],
+            )
+            for order in (works, works[::-1])
+        ]
+        first, second = answers(at_once(*calls))
+        pairs = zip(_created(first), reversed(_created(second)), strict=True)
+        assert all(sum(pair) == 1 for pair in pairs)
+    assert_sound()
+
+
+def _created(taken: Sequence[Accepted | DomainError]) -> list[bool]:
+    return [isinstance(each, Accepted) and each.created for each in taken]

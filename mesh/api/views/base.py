@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 
 from ...errors import DomainError
 from ...tenancy import Caller
-from .. import parsers
+from .. import parsers, plain
 from ..authentication import CREDENTIAL_PREFIX, bearer
 from ..fields import Body
 from ..turns import RequestLine, Turns
@@ -90,7 +90,7 @@ class Endpoint(APIView):
             return {}
         if not _UTF8.fullmatch(request.META.get("CONTENT_TYPE", "")):
             raise DomainError("CONTENT_TYPE_UNSUPPORTED", "Send application/json in UTF-8.")
-        return shape.check(parsers.loads(raw))
+        return plain.check(shape, parsers.loads(raw))
 
 
 def answer(data: dict[str, Any], *, created: bool = False) -> Response:

@@ -36,7 +36,8 @@ class Start(ClaimEndpoint):
         "claims_start",
         body=bodies.Fenced,
         answers={200: shapes.Attempt},
-        refusals=f"{_FENCE} WORKER_RECOVERY_REQUIRED WORKLOAD_CANCELLATION_REQUESTED",
+        refusals=f"{_FENCE} WORKER_RECOVERY_REQUIRED WORKLOAD_CANCELLATION_REQUESTED"
+        " MESH_RUN_BLOCKED",
         who=WORKERS,
     )
     def post(self, request: Request, claim_id: str) -> Response:

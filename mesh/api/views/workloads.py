@@ -7,9 +7,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ... import intake, placing, resolutions, workloads
+from ...errors import DomainError
+from ...intake import Accepted
 from ...models import Application, Attempt, Checkpoint, State, WorkloadEvent
 from ...models import Workload as WorkloadRow
-from ...submissions import Submission
+from ...submissions import Asked, Submission
 from ...tenancy import Caller
 from .. import answers, bodies, reading, shapes
 from ..filters import Query
@@ -74,6 +76,25 @@ class Workloads(Endpoint):
         row = submitted.workload
         shown = answers.workload(row, reading.live_attempt(row), submission.waits_for())
         return answer({"workload": shown, "created": submitted.created}, created=submitted.created)
+
+
+class Batch(Endpoint):
+    noun = "WORKLOAD"
+
+    @operation(
+        "workloads_submit_many",
+        body=bodies.SubmitMany,
+        answers={200: shapes.SubmittedMany},
+        refusals="LIMIT_EXCEEDED",
+    )
+    def post(self, request: Request) -> Response:
+        """Submit up to 1 000, each answered by itself; one may depend on those before it."""
+        asked = [
+            Asked(grant=each.pop("grant", None), submission=Submission(**each))
+            for each in self.body(bodies.SubmitMany)["workloads"]
+        ]
+        taken = intake.submit_many(caller=self.caller, asked=asked)
+        return answer({"results": [_taken(each) for each in taken]})
 
 
 class Workload(Endpoint):
@@ -224,6 +245,12 @@ class Reclaim(Endpoint):
         said = self.body(bodies.Reclaim)
         row = resolutions.reclaim(caller=self.caller, workload_id=workload_id, **said)
         return answer(_shown(row))
+
+
+def _taken(each: Accepted | DomainError) -> dict[str, Any]:
+    if isinstance(each, DomainError):
+        return {"code": each.code, "detail": each.detail}
+    return {"workload_id": each.workload_id, "created": each.created}
 
 
 def _shown(row: WorkloadRow) -> dict[str, Any]:
