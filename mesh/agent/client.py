@@ -174,8 +174,8 @@ class WorkerClient(ApiClient):
     def heartbeat(self, body: Json) -> Json:
         return self._worker("heartbeat", body)
 
-    def claim(self, body: Json) -> Json:
-        return self._worker("claims", body)
+    def claim(self, body: Json, *, wait_ms: int = 0) -> Json:
+        return self._worker("claims", body, timeout=CALL_TIMEOUT + wait_ms / 1000)
 
     def reconcile(self, body: Json) -> Json:
         return self._worker("reconcile", body)

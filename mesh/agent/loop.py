@@ -39,6 +39,7 @@ log = logging.getLogger("mesh.agent")
 _POLL_MIN = 0.25
 _POLL_MAX = 1.0
 _LINGER = 0.004
+_WAIT_MS = 20_000
 _MAX_CLAIMS = 100
 _DELIVERY_GRACE = 10.0
 _GRANT_WARNING_S = 24 * 3600
@@ -340,8 +341,9 @@ class Agent:
                 self._gather()
                 continue
             self._slots.freed.clear()
+            asked_at = time.monotonic()
             try:
-                taken = self._claim(min(free, _MAX_CLAIMS))
+                taken = self._claim(min(free, _MAX_CLAIMS), _WAIT_MS)
             except (ApiError, UnreachableError) as error:
                 self._after_refusal("claims", error)
                 delay = min(delay * 2, 10.0) if is_transient(error) else _POLL_MAX
@@ -349,7 +351,10 @@ class Agent:
                 taken = 0
             else:
                 floor = 0.0
-                delay = _POLL_MIN if taken else min(delay * 1.5, _POLL_MAX)
+                # The server may be full of those who wait, and answer sooner.
+                has_waited = time.monotonic() - asked_at >= _WAIT_MS / 2000
+                delay = _POLL_MIN if taken or has_waited else min(delay * 1.5, _POLL_MAX)
+                taken = taken or has_waited
             if not taken:
                 self._halt.wait(floor + delay * random.uniform(0.7, 1.3))  # noqa: S311  jitter
 
@@ -364,15 +369,22 @@ class Agent:
         held = len(self._table) + len(self._deliverer.pending())
         return self._options.concurrency - held
 
-    def _claim(self, most: int) -> int:
-        body: dict[str, Any] = {"max": most}
+    def _claim(self, most: int, wait_ms: int) -> int:
+        """Ask for work, and let the server answer when there is some.
+
+        A drain, which comes first when the agent stops, ends the wait.
+        """
+        body: dict[str, Any] = {"max": most, "wait_ms": wait_ms}
         if self._options.lease_ms is not None:
             body["lease_ms"] = self._options.lease_ms
         asked_at = time.monotonic()
-        answer = self._session.call(lambda: self._client.claim(body))
+        answer = self._session.call(lambda: self._client.claim(body, wait_ms=wait_ms))
         reason = answer["reason"]
+        # It was asked for long before it was claimed: then the server's own times say how long the
+        # lease lasts.
+        begun_at = time.monotonic() if self._clock.is_known else asked_at
         for claim in answer["claims"]:
-            self._take_in(claim, asked_at)
+            self._take_in(claim, begun_at)
         if self._stopping.is_set():
             self._slots.release_waiting()
         self._say("claims", f"no work for this worker: {reason}" if reason else None)

@@ -58,6 +58,11 @@ class ServerClock:
     def __init__(self) -> None:
         self._read: tuple[datetime, float] | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the server ever said its time."""
+        return self._read is not None
+
     def learn(self, server_now: str, *, asked_at: float) -> None:
         """The server said its time in the answer to a request that went at `asked_at`."""
         self._read = (datetime.fromisoformat(server_now), asked_at)
@@ -96,7 +101,7 @@ class Work:
 
     @classmethod
     def from_claim(cls, claim: dict[str, Any], *, asked_at: float, clock: "ServerClock") -> "Work":
-        """Read a claim as the API sends it; `asked_at` is when the request was about to go.
+        """Read a claim as the API sends it; its lease began by `asked_at` or the server's times.
 
         A claim that was placed some time ago has less left than its whole length.
         """

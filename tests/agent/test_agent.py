@@ -47,6 +47,7 @@ def test_several_claims_are_asked_for_at_once_and_never_more_than_slots(
     start_agent("--concurrency", "8")
     eventually(lambda: all(work.state == "SUCCEEDED" for work in works))
     assert max(body["max"] for body in mesh.bodies("claims")) == 8
+    assert {body["wait_ms"] for body in mesh.bodies("claims")} == {20_000}
 
 
 @pytest.mark.parametrize(

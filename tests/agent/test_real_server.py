@@ -1,5 +1,6 @@
 """Agents against the real server: what a kill, a stop or an outage leaves behind."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def test_the_history_of_clean_work_is_ready_claimed_started_completed(
         "completed",
     ]
     assert process.terminate() == 0
+
+
+def test_work_that_comes_while_the_agent_waits_has_its_whole_lease_and_a_stop_ends_the_wait(
+    server: RealServer, agent: Callable[..., AgentProcess]
+) -> None:
+    process = agent()
+    eventually(lambda: server.worker("one").get("last_poll_at"), "it waits")
+    # Longer than the lease of 4 s that it asks for: counted from the question it would be over.
+    time.sleep(4.5)
+    work = server.submit("test.echo", 1)
+    eventually(lambda: server.state(work) == "SUCCEEDED")
+    assert server.workload(work)["attempt_count"] == 1
+    assert process.terminate() == 0
+    assert server.worker("one")["lifecycle"] == "OFFLINE"
 
 
 def test_many_small_jobs_are_each_done_once(
