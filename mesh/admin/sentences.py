@@ -120,6 +120,8 @@ def last_failure(workload: Workload) -> str:
 
 def concern_of_workload(workload: Workload) -> str:
     """What is off, or what it waits for, in a few words for a list."""
+    if workload.state == State.READY and workload.open_dependencies:
+        return f"waits for {_other_work(workload)}"
     if workload.state == State.READY and not workload.claimable:
         wait = workload.available_at - now()
         due = f"due in {span(wait)}" if wait > timedelta(0) else "due"
@@ -164,6 +166,10 @@ def _about_ready(workload: Workload) -> Sentence:
     after = (
         f" The last attempt ended with {last_failure(workload)}." if workload.last_failure else ""
     )
+    if workload.held:
+        return f"Its run is blocked: nothing of it starts.{after}"
+    if workload.open_dependencies:
+        return f"Waits for {_other_work(workload)} to end; see below.{after}"
     if workload.available_at > now():
         return format_html("Not due yet: may be claimed {}.{}", age(workload.available_at), after)
     if not workload.claimable:
@@ -171,6 +177,11 @@ def _about_ready(workload: Workload) -> Sentence:
     return format_html(
         "Waits for a worker that may take it, since {}.{}", age(workload.ready_at), after
     )
+
+
+def _other_work(workload: Workload) -> str:
+    number = workload.open_dependencies
+    return f"{number} other {'piece' if number == 1 else 'pieces'} of work"
 
 
 def _about_live(workload: Workload, live: Attempt) -> Sentence:

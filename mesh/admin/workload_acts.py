@@ -9,6 +9,7 @@ from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
+    UnfoldBooleanWidget,
 )
 
 from .. import resolutions, workloads
@@ -28,6 +29,12 @@ class RetryForm(ReasonForm):
         label="Extra attempts",
         help_text="Added to the attempts that the work may still make.",
         widget=UnfoldAdminIntegerFieldWidget(),
+    )
+    dependents = forms.BooleanField(
+        required=False,
+        label="What waited for it too",
+        help_text="Also brings back the dead letters that its end buried; they wait for it again.",
+        widget=UnfoldBooleanWidget(),
     )
 
 
@@ -83,7 +90,9 @@ def _why_not_cancel(workload: Workload) -> str:
 
 
 def _why_not_retry(workload: Workload) -> str:
-    return "" if workload.state == State.DEAD_LETTER else "Only a dead letter can be retried."
+    if workload.state != State.DEAD_LETTER:
+        return "Only a dead letter can be retried."
+    return "Its run has settled this attempt." if workload.sealed else ""
 
 
 def _why_not_reclaim(workload: Workload) -> str:
@@ -105,6 +114,7 @@ def _retry(caller: Caller, workload: Workload, data: dict[str, Any]) -> object:
         caller=caller,
         workload_id=workload.workload_id,
         extra_attempts=data["extra_attempts"],
+        dependents=data["dependents"],
         reason=data["reason"],
     )
 

@@ -21,6 +21,7 @@ from ..models import (
 from . import access, display, filters
 from .attempts import late_reports
 from .base import ConsoleAdmin
+from .dependencies import ties
 from .display import ABSENT, age, badge, now, page_of, state_badge, two_lines
 from .history import event_rows
 from .pages import Fact, Facts, Page, Table
@@ -128,6 +129,7 @@ class WorkloadAdmin(ConsoleAdmin):
             badges=[state_badge(row.state)],
             sentence=about_workload(row, live),
             main=[
+                *ties(row),
                 _timeline(attempts),
                 *late_reports(LateReport.objects.filter(attempt__workload=row)),
                 *_results(result),
