@@ -78,6 +78,8 @@ def configuration(level: str) -> dict[str, Any]:
             "django.server": {"handlers": [], "level": level, "propagate": True},
             # Says again, without the request's context, what django-structlog says.
             "django.request": {"level": "CRITICAL"},
+            # Several lines for every sign-in; a lock-out is a warning.
+            "axes": {"level": "WARNING"},
             # A line for every message sent, taken and done; the sweeps say what they changed.
             "celery.beat": {"level": "WARNING"},
             "celery.worker.strategy": {"level": "WARNING"},

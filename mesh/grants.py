@@ -156,6 +156,16 @@ def ancestors(grant: Grant) -> list[Grant]:
     return found
 
 
+def with_derived(pks: Sequence[int]) -> list[int]:
+    """The keys of these grants and of all that were derived from them, at any depth; each once."""
+    found = level = set(pks)
+    while level:
+        below = Grant.objects.filter(parent__in=level).values_list("pk", flat=True)
+        level = set(below) - found
+        found = found | level
+    return sorted(found)
+
+
 def require_in_time(grant: Grant, at: datetime) -> None:
     """Refuse with GRANT_EXPIRED before the grant begins and from its very end on; no leeway."""
     if at < grant.not_before:

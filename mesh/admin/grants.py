@@ -32,8 +32,42 @@ def _revoke(caller: Caller, grant: Grant, data: dict[str, Any]) -> object:
     return revocations.revoke_grant(caller=caller, grant_id=grant.grant_id, reason=data["reason"])
 
 
+def _revoke_subject(caller: Caller, grant: Grant, data: dict[str, Any]) -> object:
+    return revocations.revoke(
+        caller=caller, kind="subject", target=grant.subject, reason=data["reason"]
+    )
+
+
+def _revoke_application(caller: Caller, grant: Grant, data: dict[str, Any]) -> object:
+    return revocations.revoke(
+        caller=caller, kind="application", target=grant.application.name, reason=data["reason"]
+    )
+
+
 def _effect(rows: Sequence[Grant]) -> str:
-    resting = Worker.objects.filter(grant__in=rows, removed_at__isnull=True)
+    return _reached(Grant.objects.filter(pk__in=[each.pk for each in rows]))
+
+
+def _effect_on_subjects(rows: Sequence[Grant]) -> str:
+    concerned = Q()
+    for each in rows:
+        concerned |= Q(tenant=each.tenant_id, subject=each.subject)
+    return _reached(Grant.objects.filter(concerned))
+
+
+def _effect_on_applications(rows: Sequence[Grant]) -> str:
+    return _reached(Grant.objects.filter(application__in=[each.application_id for each in rows]))
+
+
+def _reached(concerned: QuerySet[Grant]) -> str:
+    """What revoking these grants does: how many are in force, and whom that drains."""
+    in_force = concerned.exclude(status=GrantStatus.REVOKED)
+    pks = grants.with_derived(list(in_force.values_list("pk", flat=True)))
+    resting = Worker.objects.filter(grant__in=pks, removed_at__isnull=True)
+    return f"{len(pks)} {'grant ends' if len(pks) == 1 else 'grants end'}. {_drained(resting)}"
+
+
+def _drained(resting: QuerySet[Worker]) -> str:
     reached = capped_count(resting.exclude(lifecycle__in=[Lifecycle.DRAINING, Lifecycle.OFFLINE]))
     return f"{capped_text(reached)} {'worker' if reached == 1 else 'workers'} will drain."
 
@@ -50,6 +84,30 @@ REVOKE: Final = Act(
     is_dangerous=True,
     effect=_effect,
 )
+REVOKE_SUBJECT: Final = Act(
+    "revoke-subject",
+    "Revoke the subject",
+    "person_off",
+    "Ends every grant of this subject in the tenant, and what was derived from them. Grants that "
+    "are issued later are good.",
+    _revoke_subject,
+    lambda grant: "",
+    role=Role.ADMIN,
+    is_dangerous=True,
+    effect=_effect_on_subjects,
+)
+REVOKE_APPLICATION: Final = Act(
+    "revoke-application",
+    "Revoke the application",
+    "domain_disabled",
+    "Ends every grant in this application: all of its workers drain. Grants that are issued later "
+    "are good.",
+    _revoke_application,
+    lambda grant: "",
+    role=Role.ADMIN,
+    is_dangerous=True,
+    effect=_effect_on_applications,
+)
 
 
 def _of_status(rows: QuerySet[Any], value: str) -> QuerySet[Any]:
@@ -63,7 +121,7 @@ def _of_status(rows: QuerySet[Any], value: str) -> QuerySet[Any]:
 class GrantAdmin(MakingAdmin):
     related = ("tenant", "application")
     public_id_field = "grant_id"
-    acts = (REVOKE,)
+    acts = (REVOKE, REVOKE_SUBJECT, REVOKE_APPLICATION)
     maker = Maker("issue", "Issue a grant", "add_moderator")
     maker_form: ClassVar[Any] = GrantForm
     maker_intro = "The signed grant is shown once, on the next page. Only its digest is kept."
@@ -155,7 +213,7 @@ class GrantAdmin(MakingAdmin):
             badges=[badge(row.status_at(now()))],
             sentence=about_grant(row),
             notices=notices,
-            main=[_workers(row), _rights(row)],
+            main=[_workers(row), _rights(row), _derived(row)],
             side=[_terms(row)],
         )
 
@@ -179,6 +237,27 @@ def _workers(row: Grant) -> Table:
         note=f"The first {_WORKERS} by name; there are more."
         if len(found) > _WORKERS
         else "Revoking the grant drains them.",
+    )
+
+
+def _derived(row: Grant) -> Table:
+    below = Grant.objects.filter(parent=row).order_by("-pk")
+    found = list(below[: _WORKERS + 1])
+    return Table(
+        "Derived from it",
+        ["Grant", "Status", "Ends"],
+        [
+            [
+                page_of(each, display.named(each.subject, each.grant_id)),
+                badge(each.status_at(now())),
+                age(each.expires_at),
+            ]
+            for each in found[:_WORKERS]
+        ],
+        "No grant was derived from it.",
+        note=f"The newest {_WORKERS}; there are more."
+        if len(found) > _WORKERS
+        else "They never allow more than it does, and are revoked with it.",
     )
 
 
@@ -210,6 +289,12 @@ def _terms(row: Grant) -> Facts:
             Fact("Ends", age(row.expires_at)),
             Fact("Revision", row.revision),
             Fact("Key", display.mono(row.key_id), is_wide=True),
+            Fact(
+                "Derived from",
+                page_of(row.parent, display.short(row.parent.grant_id))
+                if row.parent
+                else display.ABSENT,
+            ),
             Fact(
                 "Supersedes",
                 page_of(row.supersedes, display.short(row.supersedes.grant_id))

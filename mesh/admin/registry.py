@@ -12,6 +12,7 @@ from ..models import (
     Membership,
     Pool,
     Requirement,
+    Revocation,
     SweepRun,
     Tenant,
     Worker,
@@ -26,6 +27,7 @@ from .history import AuditAdmin, WorkerEventAdmin, WorkloadEventAdmin
 from .members import ApplicationAdmin, MembershipAdmin, TenantAdmin
 from .pools import PoolAdmin
 from .requirements import RequirementAdmin
+from .revocations import RevocationAdmin
 from .sweeps import IncidentAdmin, SweepAdmin
 from .tokens import TokenAdmin
 from .workers import WorkerAdmin
@@ -46,6 +48,7 @@ def register() -> None:
         Attempt: AttemptAdmin,
         Requirement: RequirementAdmin,
         Grant: GrantAdmin,
+        Revocation: RevocationAdmin,
         ApiToken: TokenAdmin,
         Membership: MembershipAdmin,
         Tenant: TenantAdmin,

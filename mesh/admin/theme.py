@@ -82,6 +82,7 @@ UNFOLD: Final[dict[str, Any]] = {
                 "title": "Rights",
                 "items": [
                     _item("Grants", "verified_user", "grant"),
+                    _item("Revocations", "gpp_bad", "revocation"),
                     _item("API tokens", "key", "apitoken"),
                     _item("Members", "group", "membership"),
                     _item("Applications", "apps", "application"),

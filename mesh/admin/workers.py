@@ -11,6 +11,7 @@ from ..models import (
     LIVE_ATTEMPT,
     WORKER_MOVES,
     Attempt,
+    GrantStatus,
     Health,
     Lifecycle,
     Runtime,
@@ -45,13 +46,20 @@ def _why_not_drain(worker: Worker) -> str:
 
 
 def _why_not_undrain(worker: Worker) -> str:
-    is_legal = worker.lifecycle == Lifecycle.DRAINING and not worker.is_removed
-    return "" if is_legal else "Only a draining worker can be undrained."
+    if worker.lifecycle != Lifecycle.DRAINING or worker.is_removed:
+        return "Only a draining worker can be undrained."
+    return _why_not_back(worker)
+
+
+def _why_not_back(worker: Worker) -> str:
+    is_revoked = worker.grant.status == GrantStatus.REVOKED
+    return "Its grant is revoked: it must register under another one." if is_revoked else ""
 
 
 def _why_not_recover(worker: Worker) -> str:
-    is_legal = Lifecycle.RECOVERING in WORKER_MOVES[worker.lifecycle] and not worker.is_removed
-    return "" if is_legal else "Only an offline worker can be recovered."
+    if Lifecycle.RECOVERING not in WORKER_MOVES[worker.lifecycle] or worker.is_removed:
+        return "Only an offline worker can be recovered."
+    return _why_not_back(worker)
 
 
 def _why_not_remove(worker: Worker) -> str:

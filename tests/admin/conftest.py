@@ -86,6 +86,7 @@ def one_of_each(tenant: Tenant) -> dict[str, Any]:
         rows.pool(application, worker),
         rows.attempt(workload, worker, AttemptStatus.FAILED, 7),
         rows.token(tenant),
+        rows.revocation(tenant),
         Membership.objects.get(user=rows.person(tenant, Role.VIEWER), tenant=tenant),
         WorkloadEvent.objects.filter(workload=workload).latest("pk"),
         rows.worker_event(worker, 1, "ready", "REGISTERED", "READY"),

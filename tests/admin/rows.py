@@ -29,6 +29,7 @@ from mesh.models import (
     Pool,
     Requirement,
     Result,
+    Revocation,
     Role,
     Runtime,
     State,
@@ -113,6 +114,17 @@ def grant(of: Application, **fields: Any) -> Grant:
         "issued_by": "human:ann",
     }
     return Grant.objects.create(tenant=of.tenant, application=of, **{**given, **fields})
+
+
+def revocation(of: Tenant, **fields: Any) -> Revocation:
+    given: dict[str, Any] = {
+        "kind": "subject",
+        "target": "service:registrar",
+        "reason": "its key got out",
+        "revoked_by": "human:ann",
+        "revoked_at": ago(hours=2),
+    }
+    return Revocation.objects.create(tenant=of, **{**given, **fields})
 
 
 def worker(of: Application, name: str = "", **fields: Any) -> Worker:

@@ -19,6 +19,7 @@ from mesh.models import (
     Grant,
     Lifecycle,
     Result,
+    Revocation,
     State,
     Tenant,
     Worker,
@@ -408,3 +409,21 @@ def test_an_incident_is_resumed_with_person_and_reason(
     worker.refresh_from_db()
     assert worker.lifecycle == Lifecycle.OFFLINE
     assert "It is closed" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("revoke-subject", {"other"}), ("revoke-application", set())]
+)
+def test_all_grants_of_a_subject_or_application_are_revoked_at_once(
+    admin: Client, application: Application, name: str, kept: set[str]
+) -> None:
+    one = rows.grant(application, subject="service:one")
+    rows.grant(application, subject="service:one", parent=one, depth=2)
+    rows.grant(application, subject="other")
+    page = admin.get(url("grant", name), {"id": one.pk}).content.decode()
+    assert ("2 grants end" if kept else "3 grants end") in page
+    do(admin, name, one, reason="its key got out")
+    active = Grant.objects.filter(status="ACTIVE").values_list("subject", flat=True)
+    assert set(active) == kept
+    told = Revocation.objects.get()
+    assert (told.kind, told.reason) == (name.removeprefix("revoke-"), "its key got out")
