@@ -16,7 +16,8 @@ from .words import count, moment, number, span
 DEAF_AFTER: Final = timedelta(minutes=2)
 _SHOWN: Final = 3
 _MAX_QUOTE: Final = 300
-_FAILED: Final = {
+# What a worker is that failed a test.
+FAILED: Final = {
     "LIFECYCLE": "not ready",
     "HEALTH": "not healthy",
     "CAPACITY": "full",
@@ -28,6 +29,9 @@ _FAILED: Final = {
     "POOL_CAPACITY": "kept out by the limit of the pool",
     "RESOURCES": "short of resources",
     "GRANT": "without a grant in force",
+    "TENANT": "of another application",
+    "PAUSED": "paused",
+    "BUSY": "busy in another call",
 }
 
 
@@ -75,7 +79,7 @@ def unplaceable(found: Survey) -> str:
         return "has nobody to run it: its application has no workers"
     everyone = f"any of {count(found.considered, 'worker')}"
     whom = "the only worker" if found.considered == 1 else everyone
-    told = ", ".join(f"{number(n)} {_FAILED.get(each, each)}" for each, n in found.counts.items())
+    told = ", ".join(f"{number(n)} {FAILED.get(each, each)}" for each, n in found.counts.items())
     return f"cannot be taken by {whom} ({told}){_nearest(found)}"
 
 
@@ -150,11 +154,13 @@ def _nearest(found: Survey) -> str:
     nearest = found.nearest
     if nearest is None or not nearest.lacks:
         return ""
-    shown = " and ".join(nearest.lacks[:_SHOWN])
+    shown = list(nearest.lacks[:_SHOWN])
     more = len(nearest.lacks) - _SHOWN
-    rest = f" and {number(more)} more" if more > 0 else ""
+    if more > 0:
+        shown.append(f"{number(more)} more")
+    told = ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + shown[-1]
     who = "it" if found.considered == 1 else f"the nearest, {nearest.name},"
-    return f"; {who} lacks {shown}{rest}"
+    return f"; {who} lacks {told}"
 
 
 def _name(work: Workload) -> str:

@@ -60,6 +60,15 @@ _LOOKS: Final = {
     "DEAD_LETTER": Look("bad", "report"),
     "WORKER_LOST": Look("bad", "link_off"),
     "RELEASED": Look("calm", "undo"),
+    # why work waits
+    "DELAYED": Look("info", "schedule"),
+    "BLOCKED": Look("warn", "account_tree"),
+    "UNPLACEABLE": Look("bad", "person_off"),
+    "ELIGIBLE": Look("good", "check_circle"),
+    "UNFIT": Look("calm", "block"),
+    "STANDING": Look("warn", "pause_circle"),
+    "LIFTED": Look("calm", "play_circle"),
+    "OVER": Look("calm", "event_available"),
     # rights
     "ACTIVE": Look("good", "verified_user"),
     "REVOKED": Look("bad", "gpp_bad"),

@@ -19,6 +19,8 @@ class Facts:
 
     title: str
     facts: list[Fact]
+    # What they come to, in one sentence.
+    lead: object = ""
 
 
 @dataclass

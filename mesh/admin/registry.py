@@ -10,6 +10,7 @@ from ..models import (
     Grant,
     Incident,
     Membership,
+    Pause,
     Pool,
     Requirement,
     Revocation,
@@ -25,6 +26,7 @@ from .base import ConsoleAdmin
 from .grants import GrantAdmin
 from .history import AuditAdmin, WorkerEventAdmin, WorkloadEventAdmin
 from .members import ApplicationAdmin, MembershipAdmin, TenantAdmin
+from .pauses import PauseAdmin
 from .pools import PoolAdmin
 from .requirements import RequirementAdmin
 from .revocations import RevocationAdmin
@@ -45,6 +47,7 @@ def register() -> None:
         Worker: WorkerAdmin,
         Workload: WorkloadAdmin,
         Pool: PoolAdmin,
+        Pause: PauseAdmin,
         Attempt: AttemptAdmin,
         Requirement: RequirementAdmin,
         Grant: GrantAdmin,

@@ -120,6 +120,8 @@ def last_failure(workload: Workload) -> str:
 
 def concern_of_workload(workload: Workload) -> str:
     """What is off, or what it waits for, in a few words for a list."""
+    if workload.state == State.READY and workload.held:
+        return "held by its run"
     if workload.state == State.READY and workload.open_dependencies:
         return f"waits for {_other_work(workload)}"
     if workload.state == State.READY and not workload.claimable:
@@ -174,9 +176,8 @@ def _about_ready(workload: Workload) -> Sentence:
         return format_html("Not due yet: may be claimed {}.{}", age(workload.available_at), after)
     if not workload.claimable:
         return f"Due; the next sweep makes it claimable.{after}"
-    return format_html(
-        "Waits for a worker that may take it, since {}.{}", age(workload.ready_at), after
-    )
+    since = age(workload.ready_at)
+    return format_html("Became ready {}; why it waits is told below.{}", since, after)
 
 
 def _other_work(workload: Workload) -> str:

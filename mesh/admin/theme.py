@@ -74,6 +74,7 @@ UNFOLD: Final[dict[str, Any]] = {
                     _item("Workers", "dns", "worker"),
                     _item("Pools", "workspaces", "pool"),
                     _item("Workloads", "deployed_code", "workload"),
+                    _item("Pauses", "pause_circle", "pause"),
                     _item("Attempts", "replay", "attempt"),
                     _item("Requirements", "rule", "requirement"),
                 ],

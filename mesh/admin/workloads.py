@@ -18,7 +18,7 @@ from ..models import (
     Workload,
     WorkloadEvent,
 )
-from . import access, display, filters
+from . import access, display, filters, waiting
 from .attempts import late_reports
 from .base import ConsoleAdmin
 from .dependencies import ties
@@ -129,9 +129,11 @@ class WorkloadAdmin(ConsoleAdmin):
             badges=[state_badge(row.state)],
             sentence=about_workload(row, live),
             main=[
+                *waiting.panel(row),
                 *ties(row),
                 _timeline(attempts),
                 *late_reports(LateReport.objects.filter(attempt__workload=row)),
+                *waiting.decisions(row),
                 *_results(result),
                 display.stack(
                     display.folded(row.input, title="Input"),

@@ -84,6 +84,7 @@ def one_of_each(tenant: Tenant) -> dict[str, Any]:
         workload.requirement,
         worker.grant,
         rows.pool(application, worker),
+        rows.pause(application),
         rows.attempt(workload, worker, AttemptStatus.FAILED, 7),
         rows.token(tenant),
         rows.revocation(tenant),

@@ -26,6 +26,7 @@ from mesh.models import (
     Health,
     Incident,
     Lifecycle,
+    Pause,
     Pool,
     Requirement,
     Result,
@@ -244,6 +245,15 @@ def pool(of: Application, *members: Worker, **fields: Any) -> Pool:
     made = Pool.objects.create(tenant=of.tenant, application=of, **{**given, **fields})
     made.workers.add(*members)
     return made
+
+
+def pause(of: Application, **fields: Any) -> Pause:
+    given: dict[str, Any] = {
+        "reason": "release 9 loses pages",
+        "created_at": ago(minutes=8),
+        "created_by": "human:ben",
+    }
+    return Pause.objects.create(tenant=of.tenant, application=of, **{**given, **fields})
 
 
 def worker_event(of: Worker, no: int, name: str, before: str, after: str) -> WorkerEvent:

@@ -24,7 +24,7 @@ PAGES: dict[str, Any] = {
 # Of the server, not of a tenant: every member sees it.
 SHARED = {"sweeprun"}
 # What operators make too.
-OF_OPERATORS = {"pool"}
+OF_OPERATORS = {"pause", "pool"}
 
 
 def change_url(row: Any) -> str:

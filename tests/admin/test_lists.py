@@ -46,6 +46,7 @@ def more_of_each(tenant: Tenant) -> None:
         rows.attempt(workload, worker, AttemptStatus.WORKER_LOST, 2)
         rows.worker_event(worker, 1, "ready", "REGISTERED", "READY")
         rows.pool(application, worker)
+        rows.pause(application)
         rows.token(tenant)
         rows.person(tenant, Role.VIEWER)
         rows.incident(application, worker)

@@ -178,7 +178,7 @@ def test_a_worker_that_a_revocation_drained_is_not_sent_to_recover(
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
-        (State.READY, "Waits for a worker that may take it"),
+        (State.READY, "why it waits is told below"),
         (State.CLAIMED, "not started yet"),
         (State.RUNNING, "last progress"),
         (State.CANCELLATION_REQUESTED, "was told and must confirm"),

@@ -24,6 +24,7 @@ ONLY = os.environ.get("FENCEPOST_SCREENSHOTS_ONLY", "")
 LISTS = [
     "worker",
     "workload",
+    "pause",
     "attempt",
     "requirement",
     "grant",

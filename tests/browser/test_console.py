@@ -76,7 +76,7 @@ def test_an_operator_reads_a_workload_and_retries_it(sign_in: SignIn) -> None:
     page.get_by_label("Reason").fill("the owner sent the password")
     page.get_by_role("button", name="Retry 1 workload").click()
     expect(page.get_by_text("1 done, 0 refused")).to_be_visible()
-    expect(page.get_by_text("Waits for a worker")).to_be_visible()
+    expect(page.get_by_text("Why is it not running?")).to_be_visible()
 
 
 def test_an_admin_issues_a_grant_and_sees_its_token_once(
