@@ -15,10 +15,11 @@ from typing import Final
 
 from django.db import transaction
 
-from . import clock, leases, locking, refusals, settlement, workers
+from . import clock, leases, locking, refusals, settlement, statements, workers
 from .errors import DomainError
 from .giving import Claim, require_worker, unstarted
 from .models import (
+    Application,
     Attempt,
     AttemptStatus,
     DrainCause,
@@ -26,13 +27,32 @@ from .models import (
     Health,
     Lifecycle,
     State,
+    Tenant,
     Worker,
+    Workload,
     uid_of,
 )
 from .registration import Registered, Registration
 from .registration import register as take_in
 from .tenancy import Caller
 
+_CONTEXT: Final = """
+    select coalesce(%(fixed)s::timestamptz, clock_timestamp()) as at,
+        g.grant_id, g.status, g.expires_at, t.name as tenant, a.name as application
+    from mesh_grant g, mesh_tenant t, mesh_application a
+    where g.id = %(grant)s and t.id = %(tenant)s and a.id = %(application)s
+"""
+_ATTEMPT: Final = statements.Reader(Attempt)
+_STATE: Final = statements.Reader(
+    Workload,
+    but=[each.attname for each in Workload._meta.fields if each.name not in {"id", "state"}],
+)
+_LIVE: Final = (
+    f"select {_ATTEMPT.columns('a')}, {_STATE.columns('w')}"  # noqa: S608  # our own column names
+    " from mesh_attempt a join mesh_workload w on w.id = a.workload_id"
+    " where a.worker_id = %(worker)s and a.status in ('CLAIMED', 'RUNNING', 'CHECKPOINTED')"
+    " order by a.id"
+)
 _CLOCK_LEEWAY: Final = timedelta(seconds=5)
 
 
@@ -103,7 +123,7 @@ def heartbeat(
     require_worker(caller)
     with transaction.atomic():
         worker = workers.lock_for(caller, worker_id)
-        at = clock.now()
+        grant, at = _read_context(worker)
         if (version, capability_version) != (worker.version, worker.capability_version):
             raise DomainError(
                 "WORKER_HEARTBEAT_REJECTED", "The worker is registered with other versions."
@@ -114,15 +134,8 @@ def heartbeat(
             workers.require_concurrency(concurrency)
             worker.concurrency = concurrency
         worker.health = Health(health)
-        live = list(
-            Attempt.objects.live()
-            .filter(worker=worker)
-            .select_related("workload")
-            .defer("workload__input")
-            .order_by("pk")
-        )
+        live = _read_live(worker)
         listed = set(running_claims)
-        grant = leases.grant_of(worker)
         own = [each for each in live if each.claim_id in listed]
         renewed = leases.renew_listed(worker, own, grant, at)
         _advance(worker, len(live), caller.subject, at)
@@ -216,6 +229,40 @@ def silence(*, worker_pk: int, actor: str) -> Worker | None:
         leases.lose(worker, unstarted_claims, cause="silent", actor=actor, at=at)
         workers.save(worker)
     return worker
+
+
+def _read_context(worker: Worker) -> tuple[Grant, datetime]:
+    """The worker's grant, and the time; read after the lock.
+
+    The worker comes to know what its answer names, which never changes.
+    """
+    values = {
+        "fixed": clock.fixed(),
+        "tenant": worker.tenant_id,
+        "application": worker.application_id,
+        "grant": worker.grant_id,
+    }
+    row = statements.rows(_CONTEXT, values)[0]
+    grant = Grant(
+        pk=worker.grant_id,
+        grant_id=row["grant_id"],
+        status=row["status"],
+        expires_at=row["expires_at"],
+    )
+    worker.tenant = Tenant(pk=worker.tenant_id, name=row["tenant"])
+    worker.application = Application(pk=worker.application_id, name=row["application"])
+    worker.grant = grant
+    return grant, row["at"]
+
+
+def _read_live(worker: Worker) -> list[Attempt]:
+    """Its live claims with the states of their work."""
+    found = []
+    for row in statements.tuples(_LIVE, {"worker": worker.pk}):
+        attempt = _ATTEMPT.read(row[: len(_ATTEMPT.names)])
+        attempt.workload = _STATE.read(row[len(_ATTEMPT.names) :])
+        found.append(attempt)
+    return found
 
 
 def _hear(worker: Worker, timestamp: datetime, at: datetime) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from mesh import lobby
+from mesh import lobby, workers
 
 
 def missing(what: str) -> NoReturn:
@@ -54,6 +54,8 @@ def nobody_waits() -> Iterator[None]:
     """Whoever waited for work in this test is gone after it, and who looked out for them too."""
     yield
     lobby.empty()
+    # Each test begins with rows of its own.
+    workers._heard.clear()
 
 
 @pytest.fixture

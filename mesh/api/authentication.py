@@ -41,7 +41,10 @@ class BearerAuthentication(BaseAuthentication):
         if secret is None:
             return None
         is_worker = secret.startswith(CREDENTIAL_PREFIX)
-        check = workers.authenticate if is_worker else tenancy.authenticate
+        check = tenancy.authenticate
+        if is_worker:
+            is_locked = getattr(request.parser_context.get("view"), "locks_its_worker", False)
+            check = workers.recall if is_locked else workers.authenticate
         try:
             return AnonymousUser(), check(secret)
         except DomainError as refusal:

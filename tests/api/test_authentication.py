@@ -15,7 +15,7 @@ from mesh.models import Membership, Role
 from tests.factories import World, name
 
 from .client import BASE, assert_refused, call, get, post
-from .routes import issue_body, register_body, submit_body
+from .routes import beat_body, issue_body, register_body, submit_body
 
 
 def person(*memberships: tuple[World, Role]) -> User:
@@ -192,3 +192,32 @@ def test_secrets_are_in_the_answer_that_made_them_and_nowhere_else(
     printed = capfd.readouterr()
     assert [each for each in secrets if any(each in text for text in seen)] == []
     assert [each for each in secrets if each in printed.err + printed.out] == []
+
+
+def test_a_credential_that_was_heard_before_is_refused_once_it_is_replaced(world: World) -> None:
+    held = world.running()
+    member, claim = held.worker, held.claim
+    beat = beat_body(member)
+    complete = {"fencing_token": claim.fencing_token, "result_id": "r", "output": None}
+    result = {"claim_id": claim.claim_id, "outcome": "complete", **complete}
+    calls: tuple[tuple[str, dict[str, Any]], ...] = (
+        (f"workers/{member.worker_id}/heartbeat", beat),
+        (f"workers/{member.worker_id}/claims", {"max": 1}),
+        (f"workers/{member.worker_id}/results", {"results": [result]}),
+        (f"claims/{claim.claim_id}/start", {"fencing_token": claim.fencing_token}),
+        (f"claims/{claim.claim_id}/complete", complete),
+    )
+    assert post(*calls[0], member.credential).status == 200
+    post("workers", register_body(world, name=member.row.name), member.credential)
+    for path, body in calls:
+        assert_refused(post(path, body, member.credential), "TOKEN_INVALID")
+
+
+def test_a_credential_that_was_heard_before_is_refused_once_its_worker_is_removed(
+    world: World,
+) -> None:
+    member = world.worker()
+    path = f"workers/{member.worker_id}/claims"
+    assert post(path, {"max": 1}, member.credential).status == 200
+    call("DELETE", f"workers/{member.worker_id}", secret=world.token(Role.ADMIN))
+    assert_refused(post(path, {"max": 1}, member.credential), "TOKEN_INVALID")

@@ -30,6 +30,8 @@ class Endpoint(APIView):
     http_method_names = ["get", "head", "post", "patch", "delete"]
     noun: ClassVar[str] = ""
     body_limit: ClassVar[int] = parsers.MAX_BODY
+    # It begins with the lock of the worker that calls, which looks at the credential again.
+    locks_its_worker: ClassVar[bool] = False
     open_methods: ClassVar[frozenset[str]] = frozenset()
 
     def get_authenticators(self) -> list[BaseAuthentication]:

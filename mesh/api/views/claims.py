@@ -32,6 +32,8 @@ class ClaimEndpoint(Endpoint):
 
 
 class Start(ClaimEndpoint):
+    locks_its_worker = True
+
     @operation(
         "claims_start",
         body=bodies.Fenced,
@@ -80,6 +82,8 @@ class Checkpoint(ClaimEndpoint):
 
 
 class Complete(ClaimEndpoint):
+    locks_its_worker = True
+
     @operation(
         "claims_complete",
         body=bodies.Complete,
@@ -93,6 +97,8 @@ class Complete(ClaimEndpoint):
 
 
 class Fail(ClaimEndpoint):
+    locks_its_worker = True
+
     @operation(
         "claims_fail",
         body=bodies.Fail,

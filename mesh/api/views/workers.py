@@ -99,6 +99,7 @@ class Worker(Endpoint):
 
 class Heartbeat(Endpoint):
     noun = "WORKER"
+    locks_its_worker = True
 
     @operation(
         "workers_heartbeat",
@@ -136,6 +137,7 @@ class Heartbeat(Endpoint):
 
 class Claims(Endpoint):
     noun = "WORKER"
+    locks_its_worker = True
 
     @operation(
         "workers_claim",
@@ -166,6 +168,7 @@ class Claims(Endpoint):
 
 class Results(Endpoint):
     noun = "WORKER"
+    locks_its_worker = True
 
     @operation(
         "workers_results",
