@@ -123,6 +123,22 @@ RULES: Final[Mapping[str, str]] = {
           join mesh_workload w on w.id = d.workload_id
          where d.is_open and o.state = any(%(ended)s) and not o.dependents_pending
     """,
+    # Not that a pool is within its limit: a limit may be lowered, and ends nothing.
+    "attempts_count_against_the_pool_that_their_work_names": """
+        select w.workload_id, a.number, a.pool_id, r.pool_id as named
+          from mesh_attempt a
+          join mesh_workload w on w.id = a.workload_id
+          join mesh_requirement r on r.id = w.requirement_id
+         where a.pool_id <> r.pool_id
+    """,
+    "members_of_pools_are_workers_of_their_application": """
+        select p.pool_id, w.worker_id, w.removed_at
+          from mesh_poolmember m
+          join mesh_pool p on p.id = m.pool_id
+          join mesh_worker w on w.id = m.worker_id
+         where p.application_id <> w.application_id or p.tenant_id <> w.tenant_id
+            or w.removed_at is not null
+    """,
     "worker_history_has_no_gap": """
         select w.worker_id, e.sequence, e.before
           from (select worker_id, sequence,

@@ -156,6 +156,16 @@ def _untold_end(world: World) -> None:
     Workload.objects.filter(pk=waited_for.pk).update(state=State.CANCELLED, claimable=False)
 
 
+def _attempt_of_another_pool(world: World) -> None:
+    Attempt.objects.filter(pk=world.claimed().attempt.pk).update(pool_id="other")
+
+
+def _member_that_was_removed(world: World) -> None:
+    member = world.worker()
+    world.pool(member)
+    Worker.objects.filter(pk=member.row.pk).update(removed_at=member.row.registered_at)
+
+
 BREAKS: dict[str, Callable[[World], None]] = {
     "a_workload_has_at_most_one_live_attempt": _second_live_attempt,
     "active_is_the_number_of_live_attempts": _wrong_active,
@@ -172,6 +182,8 @@ BREAKS: dict[str, Callable[[World], None]] = {
     "open_dependencies_are_counted": _miscounted_dependencies,
     "blocked_work_is_at_rest": _blocked_work_that_is_claimed,
     "an_end_is_told_to_what_waits_for_it": _untold_end,
+    "attempts_count_against_the_pool_that_their_work_names": _attempt_of_another_pool,
+    "members_of_pools_are_workers_of_their_application": _member_that_was_removed,
     "worker_history_has_no_gap": _gap_of_a_worker,
 }
 

@@ -17,7 +17,7 @@ import pytest
 from django.db import connection
 
 from mesh import claims, clock, leases, liveness, recovery, settlement
-from mesh.models import Worker
+from mesh.models import EligibleSet, Worker
 from mesh.tenancy import Caller
 
 FILL = Path(__file__).parents[2] / "benchmarks" / "fill.sql"
@@ -89,6 +89,20 @@ def test_a_claim_reads_the_ready_index_however_much_delayed_work_stands_before(
     assert len(taken.claims) == 10
     assert whole_reads(plans) == []
     assert any("using ready_work on mesh_workload" in plan for plan in plans)
+
+
+def test_a_careful_claim_reads_the_ready_index_too(busy_mesh: Worker) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "update mesh_requirement set resources = jsonb_build_object('memory_bytes', id)"
+        )
+    Worker.objects.filter(pk=busy_mesh.pk).update(resource_profile={"memory_bytes": 1_000_000})
+    EligibleSet.objects.filter(worker=busy_mesh).update(epoch=-1)
+    with explained() as plans:
+        taken = claims.claim(caller=caller(busy_mesh), worker_id=busy_mesh.worker_id, maximum=10)
+    assert len(taken.claims) == 10
+    assert whole_reads(plans) == []
+    assert sum("using ready_work on mesh_workload" in plan for plan in plans) >= 2
 
 
 def test_a_worker_s_calls_on_a_claim_read_single_rows(busy_mesh: Worker) -> None:
