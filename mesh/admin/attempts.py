@@ -46,12 +46,14 @@ def late_reports(reports: QuerySet[LateReport]) -> list[Table]:
                 each.step,
                 age(each.reported_at),
                 each.code,
-                display.folded(each.body, title="Report", empty="not kept: a secret, or too long"),
+                display.folded(each.body, title="Report", empty="not kept"),
             ]
             for each in found[:_LATE]
         ],
         "",
-        note=f"The newest {_LATE} of more." if len(found) > _LATE else "They changed nothing.",
+        note=f"The newest {_LATE} of more."
+        if len(found) > _LATE
+        else "They changed nothing. One with a secret is not kept.",
     )
     return [table]
 

@@ -150,10 +150,10 @@ def about_workload(workload: Workload, live: Attempt | None) -> Sentence:
         return format_html("Cancelled {}.", age(workload.ended_at))
     if workload.state == State.HELD:
         return format_html(
-            "Held {}, after {}: it had begun, and nobody knows what it did. Its worker may still"
-            " report; otherwise find out and resolve it, or have it done again.",
+            "Held {}: it had begun, and nobody knows what it did ({}). Its worker may still report;"
+            " otherwise find out and resolve it, or have it done again.",
             age(workload.updated_at),
-            last_failure(workload) or "its worker was lost",
+            (last_failure(workload) or "its worker was lost").rstrip("."),
         )
     if workload.state == State.DEAD_LETTER:
         return format_html(

@@ -3,11 +3,10 @@
 import logging
 import threading
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
-from mesh.agent.client import ApiError, Backoff, UnreachableError
-from mesh.agent.session import Session
+from mesh.agent.client import Backoff, UnreachableError
+from mesh.agent.sending import Refusal, Sender
+from mesh.agent.session import DisplacedError, Session
 from mesh.agent.spool import Report, Spool
 
 log = logging.getLogger("mesh.agent")
@@ -42,7 +41,7 @@ class Deliverer:
     """Brings reports to the server; what could not be brought yet is `pending()`."""
 
     def __init__(self, session: Session, spool: Spool, halt: threading.Event) -> None:
-        self._session = session
+        self._sender = Sender(session)
         self._spool = spool
         self._halt = halt
         self._pending: dict[str, Report] = {}
@@ -100,8 +99,8 @@ class Deliverer:
 
     def _send_all(self, reports: list[Report]) -> bool:
         settled_all = True
-        for report in reports:
-            remaining = self._try(report)
+        for report, refusal in zip(reports, self._sender.send(reports), strict=True):
+            remaining = self._judge(report, refusal)
             with self._lock:
                 if remaining is None:
                     self._pending.pop(report.attempt_id, None)
@@ -115,34 +114,28 @@ class Deliverer:
 
     def _try(self, report: Report) -> Report | None:
         """One try, with what may take the report's place; the report that is left, if any."""
-        while True:
-            try:
-                self._session.call(partial(self._send, report))
-            except UnreachableError:
-                return report
-            except ApiError as error:
-                if error.is_transient or error.code == "WORKER_RECOVERY_REQUIRED":
-                    return report
-                other = instead_of(report, error.code)
-                if other is None:
-                    self._spool.remove(report)
-                    log.warning("report of %s refused: %s", report.workload_id, error.code)
-                    return None
-                log.warning("%s: %s refused (%s)", report.workload_id, report.outcome, error.code)
-                report = other
-                self._store(report, durable=report.is_hold)
-            else:
-                self._spool.remove(report)
-                _say(report)
-                return None
+        return self._judge(report, self._sender.send([report])[0])
 
-    def _send(self, report: Report) -> dict[str, Any]:
-        client = self._session.client
-        if report.outcome == "complete":
-            return client.complete(report.claim_id, report.fencing_token, result=report.body)
-        if report.outcome == "fail":
-            return client.fail(report.claim_id, report.fencing_token, failure=report.body)
-        return client.cancelled(report.claim_id, report.fencing_token)
+    def _judge(self, report: Report, refusal: Refusal | None) -> Report | None:
+        """What the server's answer to a report leads to; the report that is left, if any."""
+        if refusal is None:
+            self._spool.remove(report)
+            _say(report)
+            return None
+        if isinstance(refusal, UnreachableError):
+            return report
+        if isinstance(refusal, DisplacedError):
+            raise refusal
+        if refusal.is_transient or refusal.code == "WORKER_RECOVERY_REQUIRED":
+            return report
+        other = instead_of(report, refusal.code)
+        if other is None:
+            self._spool.remove(report)
+            log.warning("report of %s refused: %s", report.workload_id, refusal.code)
+            return None
+        log.warning("%s: %s refused (%s)", report.workload_id, report.outcome, refusal.code)
+        self._store(other, durable=other.is_hold)
+        return self._try(other)
 
 
 def _say(report: Report) -> None:

@@ -308,6 +308,19 @@ class FakeMesh:
             "worker": self._row(worker),
         }
 
+    def _results(self, worker: Worker, body: Json) -> Json:
+        answers = []
+        for item in body["results"]:
+            said = dict(item)
+            claim_id, outcome = said.pop("claim_id"), said.pop("outcome")
+            try:
+                told = self._on_claim(claim_id, outcome, said, f"Bearer {worker.credential}")
+                answers.append({"claim_id": claim_id, **told})
+            except RefusalError as refusal:
+                code, detail = refusal.body["code"], refusal.body["detail"]
+                answers.append({"claim_id": claim_id, "code": code, "detail": detail})
+        return {"results": answers}
+
     def _on_claim(self, claim_id: str, operation: str, body: Json, auth: str | None) -> Json:
         name = next((w.name for w in self.workers.values() if auth == f"Bearer {w.credential}"), "")
         if not name:

@@ -215,6 +215,22 @@ def test_hold_work_finishes_and_reports_after_its_lease(
     eventually(lambda: work.state == "SUCCEEDED")
 
 
+def test_results_that_are_ready_together_go_together(
+    mesh: FakeMesh, start_agent: StartAgent
+) -> None:
+    works = [mesh.submit("test.echo", number) for number in range(8)]
+    mesh.hangs_on = "complete"
+    agent = start_agent("--concurrency", "8")
+    eventually(lambda: len(list((agent.state / "spool").glob("*.json"))) == 8)
+    mesh.hangs_on = None
+    mesh.goes_on.set()
+    eventually(lambda: all(work.state == "SUCCEEDED" for work in works))
+    assert [work.result and work.result["output"] for work in works] == list(range(8))
+    assert mesh.count("complete") == 2
+    assert sorted(len(body["results"]) for body in mesh.bodies("results")) == [6]
+    eventually(lambda: not list((agent.state / "spool").iterdir()))
+
+
 def test_short_leases_are_renewed_between_heartbeats(
     mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
 ) -> None:

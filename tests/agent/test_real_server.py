@@ -172,6 +172,48 @@ def test_a_cancelled_piece_of_work_is_stopped_and_confirmed(
     assert not any(is_running(int(pid)) for pid in started.read_text().split())
 
 
+def test_held_work_runs_on_and_reports_after_its_claim_was_taken(
+    server: RealServer, agent: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    started, until = tmp_path / "started", tmp_path / "until"
+    value = {"started": str(started), "until": str(until)}
+    work = server.submit("test.wait", value, lost_policy="hold")
+    process = agent()
+    eventually(started.exists)
+    server.api.call("POST", f"workloads/{work}/reclaim", {"reason": "it hangs"})
+    assert server.state(work) == "HELD"
+    beats = server.worker("one")["last_seen_at"]
+    eventually(lambda: server.worker("one")["last_seen_at"] != beats)
+    assert is_running(int(started.read_text())), process.log
+    until.touch()
+    eventually(lambda: server.state(work) == "SUCCEEDED")
+    assert server.workload(work)["attempts"][0]["status"] == "SUCCEEDED"
+
+
+def test_a_result_of_held_work_counts_after_the_agent_and_the_lease_are_gone(
+    server: RealServer, agent: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    started, until = tmp_path / "started", tmp_path / "until"
+    value = {"started": str(started), "until": str(until)}
+    work = server.submit("test.wait", value, lost_policy="hold")
+    process = agent("one", "--lease-ms", "1000")
+    eventually(started.exists)
+    server.stop()
+    until.touch()
+    eventually(lambda: "waits for the server" in process.log)
+    process.kill()
+    server.start()
+
+    def is_held() -> bool:
+        server.manage("sweep", "recover_expired_leases")
+        return server.state(work) == "HELD"
+
+    eventually(is_held)
+    agent("one")
+    eventually(lambda: server.state(work) == "SUCCEEDED")
+    assert server.workload(work)["attempt_count"] == 1
+
+
 def test_a_failure_is_tried_again_as_its_policy_says(
     server: RealServer, agent: Callable[..., AgentProcess]
 ) -> None:
