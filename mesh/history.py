@@ -190,7 +190,7 @@ def _told(said: Mapping[str, Any], done: object) -> dict[str, Any]:
     given = {
         name: each
         for name, each in said.items()
-        if name not in {"caller", "reason"} and isinstance(each, (str, int, bool))
+        if name not in {"caller", "reason", "output"} and isinstance(each, (str, int, bool))
     }
     for name in ("lifecycle", "state"):
         if became := getattr(done, name, None):

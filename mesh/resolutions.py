@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from . import clock, locking, outcomes, workers, workloads
+from . import clock, history, locking, outcomes, workers, workloads
 from .canonical import digest, size
 from .changes import Changes
 from .errors import DomainError
@@ -26,6 +26,7 @@ from .tenancy import Caller
 MAX_REASON: Final = 4_000
 
 
+@history.audited("workload.resolved", on="workload_id")
 def resolve(
     *, caller: Caller, workload_id: str, resolution: str, reason: str, output: Any = None
 ) -> Workload:
@@ -78,6 +79,7 @@ def resolve(
     return workload
 
 
+@history.audited("workload.reclaimed", on="workload_id")
 def reclaim(*, caller: Caller, workload_id: str, reason: str) -> Workload:
     """End the claim of a workload at once, as lost work, without waiting for its lease.
 

@@ -191,7 +191,7 @@ class Result(Shape):
     created_at = Time()
 
 
-class Dependency(Shape):
+class DependsOn(Shape):
     workload_id = Text()
     required_state = Word(choices=RequiredState.choices)
 
@@ -214,7 +214,7 @@ class Workload(Shape):
     not_before = Time(allow_null=True)
     connection_scopes = TextList()
     session_id = Text()
-    dependencies = Dependency(many=True)
+    dependencies = DependsOn(many=True)
     state = Word(choices=State.choices)
     attempt_count = Integer()
     fencing_token = Integer()

@@ -16,6 +16,7 @@ from mesh import (
     placing,
     pools,
     recovery,
+    resolutions,
     revocations,
     tenancy,
     workers,
@@ -60,6 +61,11 @@ ACTS: dict[str, tuple[Callable[..., Any], str, Callable[[World], str]]] = {
         workloads.retry,
         "workload_id",
         lambda w: w.dead_letter().workload.workload_id,
+    ),
+    "workload.reclaimed": (
+        resolutions.reclaim,
+        "workload_id",
+        lambda w: w.claimed().workload.workload_id,
     ),
 }
 
@@ -162,6 +168,9 @@ DENIED: dict[str, Callable[[Any], Any]] = {
     ),
     "token.created": lambda c: tenancy.create_token(caller=c, name="p", role=Role.VIEWER),
     "token.revoked": lambda c: tenancy.revoke_token(caller=c, name="p"),
+    "workload.resolved": lambda c: resolutions.resolve(
+        caller=c, workload_id="p", resolution="failed", reason=""
+    ),
     "workload.placed": lambda c: placing.place(caller=c, workload_id="p"),
     "worker.recovered": lambda c: workers.recover(caller=c, worker_id="p"),
 }
