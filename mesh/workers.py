@@ -294,7 +294,7 @@ def occupy(worker: Worker, active: int, *, actor: str, at: datetime) -> None:
 
 
 def save(worker: Worker) -> None:
-    """Write what moves of a locked worker; one statement, prepared, for each claim and beat runs it."""
+    """Write what moves of a locked worker; one statement, prepared: claims and beats run it."""
     values = {name: getattr(worker, name) for name in _MOVING}
     statements.change(_SAVE, {"pk": worker.pk, **values})
 
