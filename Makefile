@@ -9,7 +9,7 @@ NO_DATABASE := env -u DATABASE_URL -u CELERY_BROKER_URL FENCEPOST_ENV_FILE=/dev/
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fix docs bench lock clean runtime dev
+.PHONY: help run test check fix docs bench soak lock clean runtime dev
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ docs: dev ## Write the tables in docs/ that follow from the code
 
 bench: dev ## Measure (see benchmarks/)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: dev ## Kill everything all the time for ten minutes; nothing may break
+	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 lock: dev ## Make the lock files anew from pyproject.toml (UPGRADE=1: with newer versions)
 	PATH="$(CURDIR)/$(BIN):$$PATH" requirements/lock $(if $(UPGRADE),--upgrade)

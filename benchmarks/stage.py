@@ -66,7 +66,10 @@ class Stage:
 
 @contextmanager
 def raised(*, web_processes: int = WEB_PROCESSES) -> Iterator[Stage]:
-    """A stage with an empty, migrated database; it is taken down afterwards."""
+    """A stage with an empty, migrated database; it is taken down afterwards.
+
+    With no web processes there is no web server: the caller runs its own.
+    """
     base = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
     base.chmod(0o755)
     parameters = {"shared_buffers": "1GB", "max_wal_size": "4GB", "max_connections": "100"}
@@ -89,7 +92,8 @@ def raised(*, web_processes: int = WEB_PROCESSES) -> Iterator[Stage]:
         }
         stage.manage("migrate", "--verbosity=0")
         stage.manage("collectstatic", "--noinput", "--verbosity=0")
-        web = _serve(stage, web_processes)
+        if web_processes:
+            web = _serve(stage, web_processes)
         yield stage
     finally:
         if web is not None:
