@@ -10,7 +10,8 @@ comes to rest, and this is asked:
 * did `hold` work start a second time by itself?
 * is a result that was accepted the one of the attempt that held the work?
 
-Prints what happened and ends with exit code 1 if any answer is wrong. Cleans up after itself.
+Work that is held at the end is resolved, as a person would. Prints what happened and ends with exit
+code 1 if any answer is wrong. Cleans up after itself.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SLOTS: Final = 3
 # Enough for the agents to be busy, little enough to be done with soon after the end.
 MOST_QUEUED: Final = 40
 QUIET_S: Final = 180
-_OPEN: Final = "('READY', 'CLAIMED', 'RUNNING', 'CHECKPOINTED', 'CANCELLATION_REQUESTED')"
+_OPEN: Final = "('READY', 'CLAIMED', 'RUNNING', 'CHECKPOINTED', 'CANCELLATION_REQUESTED', 'HELD')"
 _STATES: Final = "select state, count(*) from mesh_workload group by state"
 _LOST: Final = "select count(*) from mesh_attempt where status = 'WORKER_LOST'"
 _FOREIGN_RESULTS: Final = """
@@ -193,6 +194,12 @@ class Soak:
             chosen = self.random.choice(rows)["workload_id"]
             self._call("reclaimed", "POST", f"workloads/{chosen}/reclaim", {"reason": "soak"})
 
+    def _resolve(self) -> None:
+        """What a person does about held work, which other work may wait for."""
+        for row in (self._call("", "GET", "workloads?state=HELD") or {}).get("results", []):
+            body = {"resolution": "failed", "reason": "soak"}
+            self._call("resolved", "POST", f"workloads/{row['workload_id']}/resolve", body)
+
     def _workers(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = (self._call("", "GET", "workers") or {}).get("results", [])
         return rows
@@ -282,6 +289,7 @@ class Soak:
         while time.monotonic() < end:
             self._start_all()
             self._bring_back()
+            self._resolve()
             if self._queued() == 0:
                 return True
             time.sleep(0.5)

@@ -160,8 +160,9 @@ def reconcile(
     Live, unexpired claims that it names anywhere stay; live claims that it forgot are lost. Each
     reported ended attempt gets a verdict: `accepted` (send the result), `already_recorded`,
     `fenced`. Started work that is held when lost is not given away while its latest claim may still
-    be settled: it may run on, and its result is accepted, after its lease too. A repeat answers
-    from the rows as they are then. Refuses in this order:
+    be settled: it may run on, and its result is accepted, after its lease too. The reported time
+    gives the skew and begins anew with the worker's clock: it may have been set back meanwhile. A
+    repeat answers from the rows as they are then. Refuses in this order:
     WORKER_NOT_FOUND; WORKER_RECONCILIATION_DENIED (versions); WORKER_DRAINED (it is OFFLINE
     after an operator's drain, until it is recovered; or out of service under a revoked grant,
     until it registers under one in force).
@@ -192,6 +193,7 @@ def reconcile(
             (kept if is_named else forgotten).append(each)
         leases.lose(worker, forgotten, cause="forgotten", actor=caller.subject, at=at)
         kept = [each for each in kept if not each.is_lease_over(at)]
+        _set_clock(worker, timestamp, at)
         _come_back(worker, caller.subject, at, was_offline=was_offline)
         workers.save(worker)
         authoritative = {each.claim_id for each in kept}
@@ -269,6 +271,10 @@ def _hear(worker: Worker, timestamp: datetime, at: datetime) -> None:
     if worker.reported_at is not None and timestamp < worker.reported_at - _CLOCK_LEEWAY:
         raise DomainError("WORKER_CLOCK_INVALID", "The worker's clock went back.")
     worker.last_seen_at = at
+    _set_clock(worker, timestamp, at)
+
+
+def _set_clock(worker: Worker, timestamp: datetime, at: datetime) -> None:
     worker.reported_at = min(timestamp, at)
     worker.clock_skew_ms = round((timestamp - at).total_seconds() * 1_000)
 

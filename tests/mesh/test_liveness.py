@@ -558,6 +558,19 @@ def test_reconcile_is_a_beat_and_no_progress(world: World, clock: Clock) -> None
     assert (worker.refresh().last_seen_at, worker.row.last_progress_at) == (clock.at, None)
 
 
+def test_reconcile_begins_anew_with_the_workers_clock(world: World, clock: Clock) -> None:
+    """Its host may have come back with another time."""
+    worker = world.worker()
+    back = clock.at - ms(3_600_000)
+    with refused("WORKER_CLOCK_INVALID"):
+        beat(worker, timestamp=back)
+    reconcile(worker, timestamp=back)
+    assert (worker.refresh().reported_at, worker.row.clock_skew_ms) == (back, -3_600_000)
+    beat(worker, timestamp=back)
+    reconcile(worker, timestamp=clock.at + ms(5_000))
+    assert (worker.refresh().reported_at, worker.row.clock_skew_ms) == (clock.at, 5_000)
+
+
 def test_claims_are_refused_until_a_reconcile_and_given_after_it(world: World) -> None:
     held = world.running()
     world.workload()

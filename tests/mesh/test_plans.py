@@ -139,6 +139,42 @@ def test_a_sweep_reads_only_what_it_looks_for(busy_mesh: Worker, name: str) -> N
     assert whole_reads(plans) == []
 
 
+# Thousands are late at once, as after an outage.
+OVERDUE = (
+    """
+    update mesh_workload set deadline_at = now() + id * interval '1 ms'
+    where id in (select id from mesh_workload order by id limit 5000)
+    """,
+    """
+    update mesh_attempt a set status = 'RUNNING', ended_at = null,
+        expires_at = now() + id * interval '1 ms', deadline_at = now() + id * interval '1 ms'
+    where id in (select id from mesh_attempt order by id desc limit 5000)
+    """,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("recover_expired_leases", "live_leases_by_end"),
+        ("enforce_deadlines", "work_with_a_deadline"),
+    ],
+)
+def test_what_is_late_is_found_by_its_index_also_when_it_is_much(
+    busy_mesh: Worker, monkeypatch: pytest.MonkeyPatch, name: str, index: str
+) -> None:
+    with connection.cursor() as cursor:
+        for statement in (*OVERDUE, "analyze mesh_workload", "analyze mesh_attempt"):
+            cursor.execute(statement)
+    monkeypatch.setattr("mesh.recovery._recover", lambda pk: [])
+    monkeypatch.setattr("mesh.deadlines.enforce", lambda **_: None)
+    with clock.set_to(clock.now() + timedelta(hours=1)), explained() as plans:
+        recovery.run(name)
+    assert len(plans) > 5_000 / recovery.PAGE
+    assert whole_reads(plans) == []
+    assert any(f" {index} " in plan for plan in plans)
+
+
 ENDED = """
 update mesh_workload set state = 'CANCELLED', claimable = false, ended_at = now()
 where id in (select id from mesh_workload order by id limit 1200)
