@@ -7,6 +7,7 @@ from datetime import timedelta
 from mesh import clock
 from mesh.models import (
     Application,
+    Attempt,
     AttemptStatus,
     DrainCause,
     Grant,
@@ -67,9 +68,25 @@ def fill(tenant_name: str = "acme") -> Tenant:
         )
     _odd_workers(documents, grant)
     _work(documents, billing, workers)
+    _pool(documents, [each for each in workers if each.application == documents][:9])
     _sweeps()
     rows.incident(billing, *workers[:5])
     return tenant
+
+
+def _pool(documents: Application, members: list[Worker]) -> None:
+    """A pool that is full, with members that do not count."""
+    live = list(Attempt.objects.live().filter(worker__application=documents)[:4])
+    rows.pool(
+        documents,
+        *members,
+        pool_id="gpu",
+        name="Machines with a GPU",
+        capabilities=["documents.extract"],
+        required_labels={"zone": ZONES[1]},
+        max_concurrency=len(live) or 1,
+    )
+    Attempt.objects.filter(pk__in=[each.pk for each in live]).update(pool_id="gpu")
 
 
 def _odd_workers(documents: Application, grant: Grant) -> None:

@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page
 from pytest_django.live_server_helper import LiveServer
 
-from mesh.models import Grant, Incident, Worker, Workload
+from mesh.models import Grant, Incident, Pool, Worker, Workload
 from tests.admin import rows
 from tests.browser import demo
 
@@ -24,6 +24,7 @@ ONLY = os.environ.get("FENCEPOST_SCREENSHOTS_ONLY", "")
 LISTS = [
     "worker",
     "workload",
+    "pool",
     "pause",
     "attempt",
     "requirement",
@@ -77,6 +78,7 @@ def test_pictures_with_much_data(
     grant = Grant.objects.filter(status="ACTIVE").first()
     assert grant
     incident = Incident.objects.get()
+    pool = Pool.objects.get()
     pages = {
         "worker": f"worker/{worker.pk}/change/",
         "worker-draining": f"worker/{draining.pk}/change/",
@@ -89,6 +91,9 @@ def test_pictures_with_much_data(
         "token-create": "apitoken/create/",
         "member-add": "membership/add-member/",
         "incident": f"incident/{incident.pk}/change/",
+        "pool": f"pool/{pool.pk}/change/",
+        "pool-change": f"pool/act/change/?id={pool.pk}",
+        "pool-make": "pool/make/",
         "drain": f"worker/act/drain/?id={worker.pk}&id={draining.pk}",
         "workload-filtered": "workload/?q=nothing",
     }

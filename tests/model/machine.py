@@ -25,6 +25,7 @@ from mesh import (
     leases,
     liveness,
     placing,
+    pools,
     recovery,
     refusals,
     resolutions,
@@ -37,9 +38,10 @@ from mesh.models import Attempt, LateReport, SweepRun, Worker, Workload, Workloa
 from mesh.tenancy import Caller
 from tests.factories import World
 
-from .reference import LIVE, Man, Mesh, Refusal, Try, Work
+from .reference import LIVE, MEMORY, Man, Mesh, Refusal, Try, Work
 
 T = TypeVar("T")
+POOL: Final = "p"
 NAMES: Final = ("ant", "bee", "cat")
 # Any number stands for some member of a list that is not empty.
 some = st.integers(0, 999)
@@ -212,6 +214,8 @@ class MeshMachine(RuleBasedStateMachine):
         policy=policies,
         limits=timeouts,
         is_hold=st.booleans(),
+        in_pool=st.booleans(),
+        memory=st.sampled_from([0, 0, 40, 60]),
     )
     def submit(
         self,
@@ -221,6 +225,8 @@ class MeshMachine(RuleBasedStateMachine):
         policy: dict[str, Any],
         limits: dict[str, int],
         is_hold: bool = False,
+        in_pool: bool = False,
+        memory: int = 0,
     ) -> None:
         now = self.model.now
         number = len(self.model.works)
@@ -230,7 +236,11 @@ class MeshMachine(RuleBasedStateMachine):
                 priority=priority,
                 retry_policy=policy,
                 timeouts=limits,
-                policy={"required_labels": {"zone": zone} if zone else {}},
+                policy={
+                    "required_labels": {"zone": zone} if zone else {},
+                    "pool_id": POOL if in_pool else None,
+                    "resources": {"memory_bytes": memory} if memory else {},
+                },
                 not_before=self.at(now + delay) if delay else None,
                 lost_policy="hold" if is_hold else "requeue",
             ),
@@ -245,6 +255,8 @@ class MeshMachine(RuleBasedStateMachine):
             limits,
             made.workload_id,
             is_hold,
+            in_pool,
+            memory,
         )
         self.model.submit(work)
 
@@ -297,6 +309,26 @@ class MeshMachine(RuleBasedStateMachine):
                 lambda: self.model.resolve(work, what),
                 lambda: resolutions.resolve(resolution=what, **said),
             )
+
+    @rule(numbers=st.sets(some, max_size=2), limit=st.sampled_from([None, 1, 2, 2]))
+    def gather(self, numbers: set[int], limit: int | None) -> None:
+        """Make the pool, change it, or take it away when nobody is to be in it."""
+        known = list(self.model.workers.values())
+        members = {known[each % len(known)] for each in numbers} if known else set()
+        said: dict[str, Any] = {"caller": self.world.operator, "pool_id": POOL}
+        content = pools.Change(
+            name="pool",
+            worker_ids=[each.worker_id for each in members],
+            max_concurrency=limit,
+        )
+        if self.model.pool is None:
+            pools.create(**said, application=self.world.application, content=content)
+        elif members:
+            pools.change(**said, change=content)
+        else:
+            pools.delete(**said)
+        is_gone = self.model.pool is not None and not members
+        self.model.pool, self.model.limit = (None, None) if is_gone else (members, limit)
 
     # --- claims
 
@@ -465,6 +497,7 @@ class MeshMachine(RuleBasedStateMachine):
             name=name,
             grant=self.grant,
             labels={"zone": zone},
+            resource_profile={"memory_bytes": MEMORY},
             concurrency=concurrency,
             abandon_claims=abandon,
         )

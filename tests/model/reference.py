@@ -16,6 +16,7 @@ STARTED = {"RUNNING", "CHECKPOINTED"}
 LIVE = {"CLAIMED", *STARTED}
 ENDED = {"SUCCEEDED", "CANCELLED", "DEAD_LETTER"}
 PLACEABLE = {"READY", "BUSY"}
+MEMORY = 100  # what each worker declares
 RETRIED = {"execution", "heartbeat"}  # causes that the retry rule looks at
 
 
@@ -64,6 +65,8 @@ class Work:
     timeouts: dict[str, int]
     workload_id: str = ""
     is_hold: bool = False
+    in_pool: bool = False
+    memory: int = 0
     state: str = "READY"
     path: list[str] = field(default_factory=lambda: ["READY"])
     ready_at: int = 0
@@ -138,6 +141,9 @@ class Mesh:
         self.workers: dict[str, Man] = {}
         self.finished: dict[str, int] = {}
         self.incidents: list[Incident] = []
+        # The one pool: who is in it (None: there is none), and its limit.
+        self.pool: set[Man] | None = None
+        self.limit: int | None = None
         self.late: set[Any] = set()
 
     # --- what follows from what
@@ -166,8 +172,18 @@ class Mesh:
             "HEALTH": man.health != "HEALTHY",
             "CAPACITY": len(self.live(man)) >= man.concurrency,
             "LABEL": work is not None and work.zone not in {None, man.zone},
+            "POOL": work is not None and work.in_pool and man not in (self.pool or ()),
+            "POOL_CAPACITY": work is not None and work.in_pool and self._is_full(),
+            "RESOURCES": work is not None and work.memory > MEMORY - self._used(man),
         }
         return tuple(reason for reason, is_failed in failed.items() if is_failed)
+
+    def _is_full(self) -> bool:
+        live = [each for each in self.works if each.in_pool and each.current]
+        return self.pool is not None and self.limit is not None and len(live) >= self.limit
+
+    def _used(self, man: Man) -> int:
+        return sum(each.work.memory for each in self.live(man))
 
     # --- workloads
 
@@ -287,7 +303,7 @@ class Mesh:
             if each.is_placed and each.started_at is None
         ]
         reason = next(iter(self.reasons(man)), None)
-        fresh = []
+        fresh: list[Try] = []
         if reason is None:
             queue = [
                 each
@@ -296,7 +312,10 @@ class Mesh:
             ]
             queue.sort(key=lambda each: (-each.priority, each.created_at, each.number))
             room = min(maximum, man.concurrency - len(self.live(man)))
-            fresh = [self._give(man, work, lease_ms, is_placed=False) for work in queue[:room]]
+            for work in queue:
+                # Each is judged with what the ones before it have taken.
+                if len(fresh) < room and not set(self.reasons(man, work)) - {"CAPACITY"}:
+                    fresh.append(self._give(man, work, lease_ms, is_placed=False))
             self._rest(man)
         return [*placed, *fresh], reason
 
