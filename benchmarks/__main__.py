@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import claiming, end_to_end
+from . import claiming, end_to_end, submitting
 from .stage import raised
 
 RESULTS = Path(__file__).parent / "results"
@@ -33,6 +33,7 @@ def main() -> None:
         figures.append(claiming.measure(stage, slots=10, seconds=chosen.seconds, reach=0.40))
     with raised() as stage:
         figures.append(end_to_end.measure(stage, jobs=chosen.jobs))
+        figures.append(submitting.measure(stage))
     report(figures, chosen)
 
 

@@ -97,7 +97,8 @@ def submit_many(*, caller: Caller, asked: Sequence[Asked]) -> list[Accepted | Do
 def _take_in(caller: Caller, asked: Sequence[Asked]) -> list[Accepted | DomainError]:
     if caller.is_worker:
         raise DomainError("PERMISSION_DENIED", "A worker submits no work.")
-    items = [Item.of(each) for each in asked]
+    known: dict[str, tuple[Need, str]] = {}
+    items = [Item.of(each, known) for each in asked]
     needs = {each.need_digest for each in items}
     missing: list[tuple[int, Need]] = []
     for _ in range(_TRIES):
@@ -171,7 +172,7 @@ class _Call:
         if application_pk is None:
             raise DomainError("APPLICATION_NOT_FOUND", "There is no such application.")
         require_no_secrets(input=submission.input)
-        require_values(submission, item.content, self.at)
+        require_values(item, self.at)
         key = (application_pk, submission.idempotency_key)
         if known["stored_id"] is not None:
             return _repeat(item, known["stored_as"], known["stored_digest"])

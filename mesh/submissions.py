@@ -125,20 +125,35 @@ class Item:
     grant: str | None
     content: dict[str, Any]
     digest: str
+    input_bytes: int
     need: Need
     need_digest: str
 
     @classmethod
-    def of(cls, asked: Asked) -> "Item":
+    def of(cls, asked: Asked, known: dict[str, tuple[Need, str]]) -> "Item":
+        """`known` holds the needs of the same call, most of which are alike."""
         content = asked.submission.content()
-        need = Need(
-            content["definition_id"], tuple(content["capability_snapshot"]), **content["policy"]
+        parts = [content["definition_id"], content["capability_snapshot"], content["policy"]]
+        name = repr(parts)
+        if name not in known:
+            need = Need(parts[0], tuple(parts[1]), **parts[2])
+            known[name] = (need, need.digest())
+        need, need_digest = known[name]
+        input_bytes = size(asked.submission.input)
+        return cls(
+            asked.submission,
+            asked.grant,
+            content,
+            digest(content),
+            input_bytes,
+            need,
+            need_digest,
         )
-        return cls(asked.submission, asked.grant, content, digest(content), need, need.digest())
 
 
-def require_values(submission: Submission, content: Mapping[str, Any], at: datetime) -> None:
+def require_values(item: Item, at: datetime) -> None:
     """Refuse with WORKLOAD_INVALID what is out of bounds at `at`, naming each part of it."""
+    submission, content = item.submission, item.content
     key = submission.idempotency_key
     texts = {
         "environment": submission.environment,
@@ -153,7 +168,7 @@ def require_values(submission: Submission, content: Mapping[str, Any], at: datet
         "priority": submission.priority in PRIORITY,
         "capability_snapshot": are_names(submission.capability_snapshot),
         "connection_scopes": are_names(submission.connection_scopes),
-        "input": size(submission.input) <= MAX_INPUT,
+        "input": item.input_bytes <= MAX_INPUT,
         "not_before": _is_near(submission.not_before, at),
         "dependencies": len(submission.dependencies) <= MAX_DEPENDENCIES
         and all(each["required_state"] in RequiredState.values for each in submission.waits_for()),
