@@ -37,6 +37,8 @@ UNREADY = {
     "RUNNING": "It is RUNNING on worker W since 2030-01-01 12:00:00 UTC (3 min).",
     "CHECKPOINTED": "It is CHECKPOINTED on worker W since 2030-01-01 12:00:00 UTC (3 min).",
     "CANCELLATION_REQUESTED": "It was asked to stop 3 min ago: worker W must confirm.",
+    "HELD": "It is HELD: its attempt was lost after it had started, and its worker's late report or"
+    " a person must say what became of it.",
     "SUCCEEDED": "It was done 3 min ago.",
     "CANCELLED": "It was cancelled 3 min ago.",
     "DEAD_LETTER": "It was given up 3 min ago (broken: It broke): a person must retry or cancel"

@@ -16,8 +16,17 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from mesh import claims, clock, leases, liveness, recovery, settlement
-from mesh.models import EligibleSet, Worker
+from mesh import claims, clock, explain, leases, liveness, pauses, recovery, settlement
+from mesh.models import (
+    Decision,
+    Dependency,
+    EligibleSet,
+    Pool,
+    Requirement,
+    Role,
+    Worker,
+    Workload,
+)
 from mesh.tenancy import Caller
 
 FILL = Path(__file__).parents[2] / "benchmarks" / "fill.sql"
@@ -190,3 +199,29 @@ def test_retention_reads_what_is_old(busy_mesh: Worker, settings: Any) -> None:
         assert recovery.run("prune_history").counts["work"] == 1_200
     assert len(plans) > 20
     assert whole_reads(plans) == []
+
+
+def test_why_work_does_not_run_is_answered_from_indexes(busy_mesh: Worker) -> None:
+    viewer = Caller("human:vera", busy_mesh.tenant_id, "bench", Role.VIEWER)
+    last, other = Workload.objects.filter(claimable=True).order_by("priority", "-created_at")[:2]
+    waiting = Workload.objects.filter(claimable=False).earliest("pk")
+    Dependency.objects.create(workload=waiting, depends_on=other)
+    now = clock.now()
+    Workload.objects.filter(pk=waiting.pk).update(open_dependencies=1, available_at=now)
+    Requirement.objects.filter(pk=last.requirement_id).update(
+        pool_id="gpu", resources={"gpu_count": 1}
+    )
+    Pool.objects.create(
+        tenant=busy_mesh.tenant, application=busy_mesh.application, pool_id="gpu", name="GPUs"
+    )
+    with explained() as plans:
+        states = [
+            explain.explain(caller=viewer, workload_id=each.workload_id).state
+            for each in (last, other, waiting)
+        ]
+        pauses.last_end(busy_mesh.application_id, "definition-1", now)
+        list(Decision.objects.filter(workload=last)[:10])
+    assert states == ["unplaceable", "queued", "blocked"]
+    assert whole_reads(plans) == []
+    assert any("using ready_work on mesh_workload" in plan for plan in plans)
+    assert any("attempts_of_a_worker" in plan for plan in plans)
