@@ -150,6 +150,33 @@ def test_making_and_lifting_are_audited(world: World) -> None:
     }
 
 
+# --- What it does to claims -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_paused_work_is_not_claimed_and_at_once_when_the_pause_is_over(
+    world: World, clock: Clock, by_itself: bool
+) -> None:
+    worker, paused = world.worker(), world.workload()
+    other = world.workload(definition_id="other")
+    made = world.pause(definition_id="extract", until=NOON + ms(5_000) if by_itself else None)
+    assert [each.workload_id for each in worker.claim(5)] == [other.workload_id]
+    clock.to(NOON + ms(5_000) - MICRO)
+    assert worker.claim(5) == []
+    clock.to(NOON + ms(5_000))
+    if not by_itself:
+        pauses.lift(caller=world.operator, pause_id=made.pause_id)
+    assert [each.workload_id for each in worker.claim(5)] == [paused.workload_id]
+
+
+def test_a_pause_leaves_what_a_worker_holds_alone(world: World) -> None:
+    held = world.claimed()
+    world.pause()
+    held.worker.start(held.claim)
+    held.worker.complete(held.claim)
+    assert held.refresh().state == "SUCCEEDED"
+
+
 # --- From where waiting counts --------------------------------------------------------------------
 
 
