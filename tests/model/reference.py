@@ -597,6 +597,10 @@ class Mesh:
 
     # --- sweeps
 
+    def _release_dependents(self, last: int | None) -> set[str]:
+        """No work of the reference waits for other work."""
+        return set()
+
     def sweep(self, name: str) -> set[str]:
         """One pass; the ids of what it changed."""
         last = self.finished.get(name)
