@@ -1,6 +1,6 @@
 -- The work of a claim of :slots, written by hand as one statement: the same picking over 20
 -- requirements, locks, attempts, events and worker row, on the same tables.
-\set worker random(1, 1000)
+\set worker random(1, 900)
 with holder as materialized (
     select id, worker_id, incarnation from mesh_worker
     where worker_id = 'worker_' || :worker

@@ -14,27 +14,52 @@ import time
 
 import procrastinate
 import psycopg
+from procrastinate.types import JSONDict
 
-from .claiming import Figure
+from .figures import Figure, Options
 from .stage import ROOT, Stage
 
 CONCURRENCY = 10
 SUBMITTERS = 2
+BATCH = 1_000
 
 
-def measure(stage: Stage, *, jobs: int) -> Figure:
-    """Jobs per second, submitted one by one and settled one by one, on the same PostgreSQL."""
-    ours = by_agent(stage, jobs)
-    reference = by_procrastinate(stage, jobs)
-    return Figure("end-to-end no-op jobs, single submits", "jobs/s", ours, reference,
-                  f"procrastinate, concurrency {CONCURRENCY}", 5.0)  # fmt: skip
+def single(stage: Stage, options: Options) -> list[Figure]:
+    """Jobs per second, submitted one by one, on the same PostgreSQL."""
+    return [_measure(stage, options, batch=1)]
 
 
-def by_agent(stage: Stage, jobs: int) -> float:
+def batched(stage: Stage, options: Options) -> list[Figure]:
+    """The same, submitted by a thousand."""
+    return [_measure(stage, options, batch=BATCH)]
+
+
+def _measure(stage: Stage, options: Options, *, batch: int) -> Figure:
+    ours = by_agent(stage, options.jobs, batch)
+    reference = by_procrastinate(stage, options.jobs, batch)
+    how = "single submits" if batch == 1 else f"submits by {batch}"
+    against = f"procrastinate, concurrency {CONCURRENCY}"
+    return Figure(f"end-to-end no-op jobs, {how}", "jobs/s", ours, reference, against, 5.0)
+
+
+def _make_tenant(stage: Stage) -> None:
     stage.manage("create_tenant", "e2e", "--application", "jobs", "--json")
-    token = json.loads(
-        stage.manage("create_token", "bench", "--tenant", "e2e", "--role", "operator", "--json")
-    )["token"]
+
+
+def _submit_all(stage: Stage, token: str, jobs: int, batch: int) -> None:
+    threads = [
+        threading.Thread(target=_submit, args=(stage, token, first, jobs, batch))
+        for first in range(SUBMITTERS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def by_agent(stage: Stage, jobs: int, batch: int) -> float:
+    _make_tenant(stage)
+    token = stage.token("e2e")
     grant = json.loads(
         stage.manage(
             "issue_grant", "--tenant", "e2e", "--application", "jobs",
@@ -45,12 +70,7 @@ def by_agent(stage: Stage, jobs: int) -> float:
     try:
         _wait_until_ready(stage)
         began = time.monotonic()
-        threads = [
-            threading.Thread(target=_submit, args=(stage.port, token, first, jobs))
-            for first in range(SUBMITTERS)
-        ]
-        for thread in threads:
-            thread.start()
+        _submit_all(stage, token, jobs, batch)
         done = "select count(*) from mesh_workload where state = 'SUCCEEDED'"
         before = time.monotonic() + 600
         while stage.sql(done) != [(jobs,)]:
@@ -83,29 +103,20 @@ def _wait_until_ready(stage: Stage) -> None:
         time.sleep(0.05)
 
 
-def _submit(port: int, token: str, first: int, jobs: int) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    for number in range(first, jobs, SUBMITTERS):
-        body = {
-            "application": "jobs",
-            "environment": "bench",
-            "definition_id": "bench.noop",
-            "definition_revision": "1",
-            "trigger": "bench",
-            "input": {"number": number},
-            "idempotency_key": f"job-{number}",
-            "capability_snapshot": [],
-        }
-        connection.request("POST", "/api/v1/workloads", json.dumps(body), headers)
-        answer = connection.getresponse()
-        content = answer.read()
-        if answer.status != 201:
-            raise RuntimeError(content.decode())
+def _submit(stage: Stage, token: str, first: int, jobs: int, batch: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", stage.port, timeout=60)
+    for numbers in batches(first, jobs, batch):
+        stage.submit(connection, token, "jobs", "bench.noop", *numbers)
 
 
-def by_procrastinate(stage: Stage, jobs: int) -> float:
-    """The same number of no-op jobs, deferred one by one beside a running worker."""
+def batches(first: int, jobs: int, batch: int) -> list[list[int]]:
+    """The numbers of one submitter's jobs, in parts."""
+    own = list(range(first, jobs, SUBMITTERS))
+    return [own[at : at + batch] for at in range(0, len(own), batch)]
+
+
+def by_procrastinate(stage: Stage, jobs: int, batch: int) -> float:
+    """The same number of no-op jobs, deferred the same way, beside a running worker."""
     stage.sql("create database procrastinate")
     conninfo = stage.conninfo.rsplit("dbname=", 1)[0] + "dbname=procrastinate"
     script = [sys.executable, "-m", "benchmarks.end_to_end", conninfo, str(jobs)]
@@ -115,7 +126,7 @@ def by_procrastinate(stage: Stage, jobs: int) -> float:
         worker.stdout.readline()
         began = time.monotonic()
         submitters = [
-            subprocess.Popen([*script, "defer", str(first)], cwd=ROOT)
+            subprocess.Popen([*script, "defer", str(first), str(batch)], cwd=ROOT)
             for first in range(SUBMITTERS)
         ]
         with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -149,16 +160,21 @@ async def _procrastinate_worker(conninfo: str) -> None:
         await app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=True)
 
 
-async def _procrastinate_defer(conninfo: str, first: int, jobs: int) -> None:
+async def _procrastinate_defer(conninfo: str, first: int, jobs: int, batch: int) -> None:
     app = _procrastinate_app(conninfo)
     async with app.open_async():
-        for number in range(first, jobs, SUBMITTERS):
-            await app.configure_task("noop").defer_async(number=number)
+        for numbers in batches(first, jobs, batch):
+            task = app.configure_task("noop")
+            if batch == 1:
+                await task.defer_async(number=numbers[0])
+            else:
+                jobs_of_batch: list[JSONDict] = [{"number": number} for number in numbers]
+                await task.batch_defer_async(*jobs_of_batch)
 
 
 if __name__ == "__main__":
     _conninfo, _jobs, _role, *_rest = sys.argv[1:]
-    if _role == "worker":
-        asyncio.run(_procrastinate_worker(_conninfo))
+    if _role == "defer":
+        asyncio.run(_procrastinate_defer(_conninfo, int(_rest[0]), int(_jobs), int(_rest[1])))
     else:
-        asyncio.run(_procrastinate_defer(_conninfo, int(_rest[0]), int(_jobs)))
+        asyncio.run(_procrastinate_worker(_conninfo))

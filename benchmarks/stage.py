@@ -6,6 +6,8 @@ embedded one with durable writes. Everything lives in a temporary folder and is 
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import shutil
 import signal
@@ -19,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -36,6 +39,7 @@ class Stage:
     base: Path
     postgres: EmbeddedPostgres
     port: int
+    web: subprocess.Popen[bytes] | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -58,6 +62,47 @@ class Stage:
             command, cwd=ROOT, env=self.environment, check=True, capture_output=True, text=True
         )
         return done.stdout
+
+    def token(self, tenant: str) -> str:
+        """The secret of a new API token that may submit."""
+        who = ("bench", "--tenant", tenant, "--role", "operator")
+        made = self.manage("create_token", *who, "--json")
+        return str(json.loads(made)["token"])
+
+    def submit(
+        self,
+        connection: http.client.HTTPConnection,
+        token: str,
+        application: str,
+        definition: str,
+        *numbers: int,
+    ) -> str:
+        """Submit one piece of work, or many in one call; the id of the first."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        works = [_work(application, definition, number) for number in numbers]
+        is_one = len(works) == 1
+        path = "/api/v1/workloads" if is_one else "/api/v1/workloads/batch"
+        body = works[0] if is_one else {"workloads": works}
+        connection.request("POST", path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status not in {200, 201}:
+            raise RuntimeError(content.decode())
+        told = json.loads(content)
+        first = told if is_one else told["results"][0]
+        if "code" in first:
+            raise RuntimeError(content.decode()[:500])
+        return str(first["workload"]["workload_id"] if is_one else first["workload_id"])
+
+    def start(self, script: str) -> subprocess.Popen[bytes]:
+        """Run one of our scripts beside; it writes its figures into a file."""
+        out = str(self.base / f"{script}.json")
+        command = [sys.executable, "-m", f"benchmarks.{script}", out]
+        return subprocess.Popen(command, cwd=ROOT, env=self.environment)
+
+    def finish(self, script: subprocess.Popen[bytes]) -> None:
+        if script.wait(600):
+            raise RuntimeError("a script beside failed")
 
     def program(self, name: str) -> str:
         """The path of one of PostgreSQL's own programs."""
@@ -93,7 +138,7 @@ def raised(*, web_processes: int = WEB_PROCESSES) -> Iterator[Stage]:
         stage.manage("migrate", "--verbosity=0")
         stage.manage("collectstatic", "--noinput", "--verbosity=0")
         if web_processes:
-            web = _serve(stage, web_processes)
+            web = stage.web = _serve(stage, web_processes)
         yield stage
     finally:
         if web is not None:
@@ -101,6 +146,19 @@ def raised(*, web_processes: int = WEB_PROCESSES) -> Iterator[Stage]:
             web.wait(30)
         postgres.stop()
         shutil.rmtree(base, ignore_errors=True)
+
+
+def _work(application: str, definition: str, number: int) -> dict[str, Any]:
+    return {
+        "application": application,
+        "environment": "bench",
+        "definition_id": definition,
+        "definition_revision": "1",
+        "trigger": "bench",
+        "input": {"number": number},
+        "idempotency_key": f"job-{number}",
+        "capability_snapshot": [],
+    }
 
 
 def _serve(stage: Stage, web_processes: int) -> subprocess.Popen[bytes]:
