@@ -9,12 +9,22 @@ then the workloads with skip-locked.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from django.db.models import Exists, OuterRef
 
-from . import candidates, giving, locking, pauses, placement, requirements, statements, workers
+from . import (
+    candidates,
+    clock,
+    giving,
+    locking,
+    pauses,
+    placement,
+    requirements,
+    statements,
+    workers,
+)
 from .giving import Choice, Claim, Room, Terms
 from .models import EligibleSet, Requirement, Worker, Workload
 
@@ -81,6 +91,9 @@ def take(terms: Terms, slots: int, room: Room) -> list[Claim]:
     worker = terms.worker
     eligible = requirements.refresh(worker, workers.application_of(worker))
     ledger = _open(terms, eligible, slots)
+    if ledger.pools:
+        # Their locks may have been waited for, longer than a short lease lasts.
+        terms = replace(terms, at=clock.now())
     taken: list[Claim] = []
     look = giving.look_for(slots)
     for _ in range(_ROUNDS):

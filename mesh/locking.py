@@ -150,9 +150,9 @@ def known_claims(uids: Sequence[str], tenant_id: int) -> frozenset[str]:
     return frozenset(uid.hex for uid in known.values_list("uid", flat=True))
 
 
-def lock_workload(pk: int) -> Workload | None:
-    """Lock one workload; None if it is gone."""
-    locked = Workload.objects.select_for_update(of=("self",), no_key=True)
+def lock_workload(pk: int, *, nowait: bool = False) -> Workload | None:
+    """Lock one workload; None if it is gone. With `nowait` it is busy at once if another has it."""
+    locked = Workload.objects.select_for_update(of=("self",), no_key=True, nowait=nowait)
     return locked.filter(pk=pk).first()
 
 

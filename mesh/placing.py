@@ -4,7 +4,8 @@ Guarantees: the worker is eligible at the moment of the claim, by all reasons of
 `mesh.placement`; of the eligible ones the best is chosen. A candidate that another call has is
 passed over and leaves no lock behind. Every placement leaves a decision, the refused ones too.
 
-Locks: the worker, then the pool that the work names if that has a limit, then the workload.
+Locks: the worker, then the pool that the work names if that has a limit, then the workload, which
+is not waited for while such a pool is held.
 """
 
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ def place(
     with `reasons` (the work is paused, or the named worker may not take it);
     MESH_NO_ELIGIBLE_WORKER with the count of workers by reason, also when five eligible ones were
     busy in other calls; LIMIT_EXCEEDED at the tenant's limit of live claims; WORKLOAD_INVALID
-    (`lease_ms`). A repeat is WORKLOAD_NOT_READY.
+    (`lease_ms`). A repeat is WORKLOAD_NOT_READY. STORAGE_BUSY at once where the work names a pool
+    with a limit and is in another call.
     """
     caller.require(Role.OPERATOR)
     rows = Workload.objects.visible_to(caller).select_related("requirement")
@@ -164,9 +166,11 @@ def _reasons(asked: _Asked, worker: Worker, at: datetime) -> tuple[str, ...]:
 
 def _look_again(asked: _Asked, worker: Worker) -> _Seen:
     """Lock pool and workload after the worker, and judge as things stand then."""
-    if asked.need.pool_id:
-        locking.lock_pools(asked.workload.application_id, [asked.need.pool_id])
-    fresh = locking.lock_workload(asked.workload.pk)
+    pool_ids = {asked.need.pool_id} - {""}
+    pools = locking.lock_pools(asked.workload.application_id, pool_ids)
+    # A pull makes due work claimable, and so has it locked, before it waits for pools: to wait for
+    # work while holding a pool would be a deadlock.
+    fresh = locking.lock_workload(asked.workload.pk, nowait=bool(pools))
     if fresh is None:
         raise DomainError("WORKLOAD_NOT_FOUND", "There is no such workload.")
     at = clock.now()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mesh import choosing, claims, giving, placing, pools, workers
+from mesh import choosing, claims, clock, giving, locking, placing, pools, workers
 from mesh.claims import Claims
 from mesh.giving import Claim
-from mesh.models import Attempt, EligibleSet, Pool, PoolMember
+from mesh.models import Attempt, EligibleSet, Pool, PoolMember, Workload
 from mesh.pools import Change
 from tests.factories import Member, World
 
@@ -202,3 +202,34 @@ def test_work_that_a_neighbour_looks_at_is_stood_in_for_within_the_same_bounds(
     with hold(first):
         taken = Actor(partial(_ask, member, 4)).value()
     assert [each.workload_id for each in taken.claims] == [second.workload_id]
+
+
+def test_push_of_work_that_a_pull_makes_claimable_ends_without_a_deadlock(world: World) -> None:
+    puller, other = world.worker(), world.worker()
+    world.pool(puller, other, pool_id="gpu", max_concurrency=5)
+    place = _place(world, worker_id=other.worker_id)
+    # Due, and the sweep has not come by yet.
+    Workload.objects.update(claimable=False)
+    with Gate(locking, "lock_workload") as gate:
+        push = Actor(place)
+        gate.wait_for_arrival()
+        pull = Actor(partial(_ask, puller))
+        pull.wait_until_blocked(by=push)
+        gate.let_through()
+        # Neither was the victim of a deadlock: the pull goes through.
+        assert len(pull.value().claims) == 1
+        assert push.code() == "STORAGE_BUSY"
+    assert_sound()
+
+
+def test_a_lease_counts_from_the_moment_at_which_the_pool_was_had(world: World) -> None:
+    member = world.worker()
+    pool = world.pool(member, pool_id="gpu", max_concurrency=1)
+    world.workload(**POOL)
+    with hold(pool):
+        asking = Actor(partial(_ask, member))
+        asking.wait_until_blocked()
+        freed_at = clock.now()
+    (claim,) = asking.value().claims
+    assert claim.issued_at >= freed_at
+    assert Attempt.objects.get().claimed_at >= freed_at
