@@ -148,6 +148,7 @@ def create_tenant(
     """Make a tenant with its applications; a repeat adds what is missing and sets the `limits`.
 
     Limits are `max_live_claims` and `max_submissions_per_minute`, at least 1; None is no limit.
+    What changes is audited, each limit with what it was before and is now.
     Refuses with REQUEST_INVALID a name that could not stand in an id or a path, and a bad limit.
     """
     for each in (name, *applications):
@@ -157,7 +158,8 @@ def create_tenant(
         raise DomainError("REQUEST_INVALID", "A limit is a number from 1 on.")
     with transaction.atomic():
         tenant, is_new = Tenant.objects.get_or_create(name=name)
-        changed = {key: most for key, most in wanted.items() if getattr(tenant, key) != most}
+        before = {key: getattr(tenant, key) for key in wanted}
+        changed = {key: most for key, most in wanted.items() if before[key] != most}
         for key, most in changed.items():
             setattr(tenant, key, most)
         if changed:
@@ -168,13 +170,17 @@ def create_tenant(
             if Application.objects.get_or_create(tenant=tenant, name=each)[1]
         ]
         if is_new or added or changed:
+            done = "created" if is_new else "extended" if added else "limited"
             history.audit(
                 tenant_id=tenant.pk,
                 actor=actor,
-                action="tenant.created" if is_new else "tenant.extended",
+                action=f"tenant.{done}",
                 target=name,
                 at=clock.now(),
-                evidence={"applications": added, **changed},
+                evidence={
+                    "applications": added,
+                    "limits": {key: [before[key], most] for key, most in changed.items()},
+                },
             )
     return tenant
 

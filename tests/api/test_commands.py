@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+import django
 import pytest
 from django.core.management import ManagementUtility, call_command
 from django.core.management.base import CommandError
@@ -29,8 +30,13 @@ def answer(*arguments: str) -> Any:
 
 
 def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    """The exit code, run as from the command line (which would close the test's connection)."""
+    """The exit code, run as from the command line.
+
+    That would close the test's connection, and set logging up anew: on the stream of this one
+    test, which is closed afterwards, and without the handlers of pytest.
+    """
     monkeypatch.setattr(connections, "close_all", lambda: None)
+    monkeypatch.setattr(django, "setup", lambda: None)
     try:
         ManagementUtility(["manage.py", *arguments]).execute()
     except SystemExit as end:

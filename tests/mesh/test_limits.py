@@ -84,6 +84,18 @@ def test_a_limit_is_set_alone_and_recorded(world: World) -> None:
     assert AuditEntry.objects.filter(target=tenant).count() == 2
 
 
+def test_each_change_of_a_limit_leaves_an_audit_row_with_both_values(world: World) -> None:
+    for number in (5, 5, 3, None):
+        limit(world, number)
+    rows = AuditEntry.objects.filter(target=world.tenant.name, action="tenant.limited")
+    assert [each.evidence["limits"] for each in rows.order_by("pk")] == [
+        {"max_live_claims": [None, 5]},
+        {"max_live_claims": [5, 3]},
+        {"max_live_claims": [3, None]},
+    ]
+    assert {each.actor for each in rows} == {"system:test"}
+
+
 @pytest.mark.parametrize("bad", [0, -1, 2**31])
 def test_a_bad_limit_is_refused(world: World, bad: int) -> None:
     with refused("REQUEST_INVALID"):
