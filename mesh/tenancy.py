@@ -158,12 +158,7 @@ def create_tenant(
         raise DomainError("REQUEST_INVALID", "A limit is a number from 1 on.")
     with transaction.atomic():
         tenant, is_new = Tenant.objects.get_or_create(name=name)
-        before = {key: getattr(tenant, key) for key in wanted}
-        changed = {key: most for key, most in wanted.items() if before[key] != most}
-        for key, most in changed.items():
-            setattr(tenant, key, most)
-        if changed:
-            tenant.save(update_fields=list(changed))
+        changed = _limit(tenant, wanted)
         added = [
             each
             for each in dict.fromkeys(applications)
@@ -177,12 +172,23 @@ def create_tenant(
                 action=f"tenant.{done}",
                 target=name,
                 at=clock.now(),
-                evidence={
-                    "applications": added,
-                    "limits": {key: [before[key], most] for key, most in changed.items()},
-                },
+                evidence={"applications": added, "limits": changed},
             )
     return tenant
+
+
+def _limit(tenant: Tenant, wanted: Mapping[str, int | None]) -> dict[str, list[int | None]]:
+    """Set what differs; of each such limit what it was before, and is now."""
+    changed = {
+        key: [getattr(tenant, key), most]
+        for key, most in wanted.items()
+        if getattr(tenant, key) != most
+    }
+    for key, (_, most) in changed.items():
+        setattr(tenant, key, most)
+    if changed:
+        tenant.save(update_fields=list(changed))
+    return changed
 
 
 def create_user(*, name: str, tenant: Tenant, role: Role, password: str, actor: str) -> User:
