@@ -88,6 +88,7 @@ def delegate(
     resources: Sequence[Mapping[str, str]] = (),
     constraints: Mapping[str, Any] | None = None,
     expires_in_ms: int | None = None,
+    reason: str = "",
 ) -> tuple[Grant, str]:
     """Derive a grant from another one, for any subject and within what that one allows.
 
@@ -126,7 +127,8 @@ def delegate(
         grant.not_before = max(at, parent.not_before)
         grant.expires_at = _end_within(parent, at, expires_in_ms)
         _require_derived(grant, above)
-        token = _sign_and_save(grant, caller, "grant.delegated", {"parent": parent.grant_id})
+        evidence = {"parent": parent.grant_id}
+        token = _sign_and_save(grant, caller, "grant.delegated", evidence, reason)
     return grant, token
 
 
@@ -306,7 +308,9 @@ def _draft(caller: Caller, application: Application, at: datetime) -> Grant:
     )
 
 
-def _sign_and_save(grant: Grant, caller: Caller, action: str, evidence: Mapping[str, Any]) -> str:
+def _sign_and_save(
+    grant: Grant, caller: Caller, action: str, evidence: Mapping[str, Any], reason: str = ""
+) -> str:
     """Write the grant, which is complete, and its audit row; the token."""
     if grant.not_before >= grant.expires_at:
         raise DomainError("REQUEST_INVALID", "The grant would end before it begins.")
@@ -334,6 +338,7 @@ def _sign_and_save(grant: Grant, caller: Caller, action: str, evidence: Mapping[
         actor=caller.subject,
         action=action,
         target=grant.grant_id,
+        reason=reason,
         at=grant.issued_at,
         evidence={
             "subject": grant.subject,

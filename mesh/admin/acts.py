@@ -83,6 +83,8 @@ class Outcome:
     row: Any
     code: str = ""
     detail: str = ""
+    # What the domain function answered, where it was done.
+    made: object = None
 
     @property
     def is_done(self) -> bool:
@@ -138,7 +140,7 @@ def run(
 def _run_one(request: HttpRequest, act: Act, row: Any, data: dict[str, Any]) -> Outcome:
     title = str(row)
     try:
-        act.run(access.acting(request, row.tenant), row, data)
+        made = act.run(access.acting(request, row.tenant), row, data)
     except DomainError as refusal:
         return Outcome(title, row, refusal.code, refusal.detail)
     except (OperationalError, InterfaceError) as trouble:
@@ -150,4 +152,4 @@ def _run_one(request: HttpRequest, act: Act, row: Any, data: dict[str, Any]) -> 
         # The rows before this one are done; the person must learn which.
         logger.exception("console act %s failed", act.name)
         return Outcome(title, row, "INTERNAL_ERROR", "This failed inside the server; see its log.")
-    return Outcome(title, row)
+    return Outcome(title, row, made=made)

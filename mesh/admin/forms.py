@@ -1,4 +1,4 @@
-"""Forms that make something: a grant, an API token, a member. They check shape; the rest is asked
+"""Forms that make something: a pool, an API token, a member. They check shape; the rest is asked
 of the domain functions, whose refusals appear on the form."""
 
 from typing import TYPE_CHECKING, Any, Final
@@ -17,14 +17,14 @@ from ..models import Application, Role, Tenant
 from . import access
 from .acts import ReasonForm
 
-_HOUR: Final = 3600
+HOUR: Final = 3600
 LENGTHS: Final = [
-    (_HOUR, "1 hour"),
-    (24 * _HOUR, "1 day"),
-    (7 * 24 * _HOUR, "7 days"),
-    (30 * 24 * _HOUR, "30 days"),
-    (90 * 24 * _HOUR, "90 days"),
-    (365 * 24 * _HOUR, "1 year"),
+    (HOUR, "1 hour"),
+    (24 * HOUR, "1 day"),
+    (7 * 24 * HOUR, "7 days"),
+    (30 * 24 * HOUR, "30 days"),
+    (90 * 24 * HOUR, "90 days"),
+    (365 * 24 * HOUR, "1 year"),
 ]
 
 
@@ -85,19 +85,13 @@ class _PoolFields(forms.Form):
     )
 
     def clean_capabilities(self) -> list[str]:
-        return _lines(self.cleaned_data["capabilities"])
+        return lines(self.cleaned_data["capabilities"])
 
     def clean_worker_ids(self) -> list[str]:
-        return _lines(self.cleaned_data["worker_ids"])
+        return lines(self.cleaned_data["worker_ids"])
 
     def clean_required_labels(self) -> dict[str, str]:
-        labels: dict[str, str] = {}
-        for line in _lines(self.cleaned_data["required_labels"]):
-            key, sign, value = line.partition("=")
-            if not sign or key in labels:
-                raise forms.ValidationError("One key=value per line, each key once.")
-            labels[key] = value
-        return labels
+        return pairs(self.cleaned_data["required_labels"])
 
 
 class PoolForm(_PoolFields):
@@ -127,66 +121,20 @@ class ChangePoolForm(_PoolFields, ReasonForm):
     field_order = ("name", "capabilities", "required_labels", "worker_ids", "max_concurrency")
 
 
-def _lines(text: str) -> list[str]:
+def pairs(text: str) -> dict[str, str]:
+    """Labels, one key=value per line; refuses other lines and a key that stands there twice."""
+    labels: dict[str, str] = {}
+    for line in lines(text):
+        key, sign, value = line.partition("=")
+        if not sign or key in labels:
+            raise forms.ValidationError("One key=value per line, each key once.")
+        labels[key] = value
+    return labels
+
+
+def lines(text: str) -> list[str]:
+    """The lines that are not blank, each once."""
     return list(dict.fromkeys(each.strip() for each in text.splitlines() if each.strip()))
-
-
-class GrantForm(forms.Form):
-    """Who may do what in which application, and for how long."""
-
-    application = ApplicationChoice(
-        queryset=Application.objects.none(), empty_label=None, widget=UnfoldAdminSelectWidget()
-    )
-    subject = forms.CharField(
-        max_length=255,
-        initial="service:registrar",
-        help_text="Who holds it: kind:id, for example service:registrar.",
-        widget=UnfoldAdminTextInputWidget(),
-    )
-    capabilities = forms.CharField(
-        max_length=20_000,
-        initial="worker:register",
-        help_text=(
-            "One per line. worker:register lets it register workers; "
-            "worker:capability:<name> is a capability such a worker may hold."
-        ),
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "spellcheck": "false"}),
-    )
-    worker_names = forms.CharField(
-        required=False,
-        max_length=20_000,
-        label="Only for these worker names",
-        help_text=(
-            "One per line; a name may end in *. Without names the holder may register any worker."
-        ),
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, "spellcheck": "false"}),
-    )
-    expires_in_s = forms.TypedChoiceField(
-        choices=LENGTHS,
-        coerce=int,
-        initial=30 * 24 * _HOUR,
-        label="Lasts",
-        widget=UnfoldAdminSelectWidget(),
-    )
-    revision = forms.IntegerField(
-        min_value=1,
-        max_value=2**63 - 1,
-        initial=1,
-        help_text="Raise it to renew: a worker never goes back to a lower revision.",
-        widget=UnfoldAdminIntegerFieldWidget(),
-    )
-
-    def __init__(self, request: HttpRequest, data: Any = None) -> None:
-        super().__init__(data)
-        tenants = access.tenants(request, Role.ADMIN)
-        field: Any = self.fields["application"]
-        field.queryset = Application.objects.filter(tenant__in=tenants).select_related("tenant")
-
-    def clean_capabilities(self) -> list[str]:
-        return _lines(self.cleaned_data["capabilities"])
-
-    def clean_worker_names(self) -> list[str]:
-        return _lines(self.cleaned_data["worker_names"])
 
 
 class TokenForm(forms.Form):
@@ -207,7 +155,7 @@ class TokenForm(forms.Form):
     expires_in_s = forms.TypedChoiceField(
         choices=[*LENGTHS, (0, "until it is revoked")],
         coerce=int,
-        initial=90 * 24 * _HOUR,
+        initial=90 * 24 * HOUR,
         label="Lasts",
         widget=UnfoldAdminSelectWidget(),
     )

@@ -1,113 +1,25 @@
-"""Grants: what each allows in words, which workers rest on it, issuing and revoking."""
+"""Grants: what each allows in words, which workers rest on it, issuing. Acts: `grant_acts`."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from django.contrib.admin import display as column
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
-from .. import grants, revocations
-from ..models import Grant, GrantStatus, Lifecycle, Role, Worker
-from ..tenancy import Caller
+from .. import grants
+from ..models import Grant, GrantStatus, Worker
 from . import access, display, filters
-from .acts import Act
+from .acts import Act, Report
 from .base import Maker
 from .display import age, badge, now, page_of, two_lines
-from .forms import GrantForm
+from .grant_acts import DERIVE, REVOKE, REVOKE_APPLICATION, REVOKE_SUBJECT
+from .grant_forms import GrantForm, statement
 from .making import MakingAdmin
 from .pages import Fact, Facts, Page, Table
-from .paging import capped_count, capped_text
 from .search import term_of
 from .sentences import about_grant
 
 _WORKERS: Final = 50
-
-
-def _why_not_revoke(grant: Grant) -> str:
-    return "It was revoked already." if grant.status == GrantStatus.REVOKED else ""
-
-
-def _revoke(caller: Caller, grant: Grant, data: dict[str, Any]) -> object:
-    return revocations.revoke_grant(caller=caller, grant_id=grant.grant_id, reason=data["reason"])
-
-
-def _revoke_subject(caller: Caller, grant: Grant, data: dict[str, Any]) -> object:
-    return revocations.revoke(
-        caller=caller, kind="subject", target=grant.subject, reason=data["reason"]
-    )
-
-
-def _revoke_application(caller: Caller, grant: Grant, data: dict[str, Any]) -> object:
-    return revocations.revoke(
-        caller=caller, kind="application", target=grant.application.name, reason=data["reason"]
-    )
-
-
-def _effect(rows: Sequence[Grant]) -> str:
-    return _reached(Grant.objects.filter(pk__in=[each.pk for each in rows]))
-
-
-def _effect_on_subjects(rows: Sequence[Grant]) -> str:
-    concerned = Q()
-    for each in rows:
-        concerned |= Q(tenant=each.tenant_id, subject=each.subject)
-    return _reached(Grant.objects.filter(concerned))
-
-
-def _effect_on_applications(rows: Sequence[Grant]) -> str:
-    return _reached(Grant.objects.filter(application__in=[each.application_id for each in rows]))
-
-
-def _reached(concerned: QuerySet[Grant]) -> str:
-    """What revoking these grants does: how many are in force, and whom that drains."""
-    in_force = concerned.exclude(status=GrantStatus.REVOKED)
-    pks = grants.with_derived(list(in_force.values_list("pk", flat=True)))
-    resting = Worker.objects.filter(grant__in=pks, removed_at__isnull=True)
-    return f"{len(pks)} {'grant ends' if len(pks) == 1 else 'grants end'}. {_drained(resting)}"
-
-
-def _drained(resting: QuerySet[Worker]) -> str:
-    reached = capped_count(resting.exclude(lifecycle__in=[Lifecycle.DRAINING, Lifecycle.OFFLINE]))
-    return f"{capped_text(reached)} {'worker' if reached == 1 else 'workers'} will drain."
-
-
-REVOKE: Final = Act(
-    "revoke",
-    "Revoke",
-    "gpp_bad",
-    "Takes effect at once: claims and renewals under it are refused, and the workers that rest "
-    "on it drain.",
-    _revoke,
-    _why_not_revoke,
-    role=Role.ADMIN,
-    is_dangerous=True,
-    effect=_effect,
-)
-REVOKE_SUBJECT: Final = Act(
-    "revoke-subject",
-    "Revoke the subject",
-    "person_off",
-    "Ends every grant of this subject in the tenant, and what was derived from them. Grants that "
-    "are issued later are good.",
-    _revoke_subject,
-    lambda grant: "",
-    role=Role.ADMIN,
-    is_dangerous=True,
-    effect=_effect_on_subjects,
-)
-REVOKE_APPLICATION: Final = Act(
-    "revoke-application",
-    "Revoke the application",
-    "domain_disabled",
-    "Ends every grant in this application: all of its workers drain. Grants that are issued later "
-    "are good.",
-    _revoke_application,
-    lambda grant: "",
-    role=Role.ADMIN,
-    is_dangerous=True,
-    effect=_effect_on_applications,
-)
 
 
 def _of_status(rows: QuerySet[Any], value: str) -> QuerySet[Any]:
@@ -121,7 +33,7 @@ def _of_status(rows: QuerySet[Any], value: str) -> QuerySet[Any]:
 class GrantAdmin(MakingAdmin):
     related = ("tenant", "application")
     public_id_field = "grant_id"
-    acts = (REVOKE, REVOKE_SUBJECT, REVOKE_APPLICATION)
+    acts = (DERIVE, REVOKE, REVOKE_SUBJECT, REVOKE_APPLICATION)
     maker = Maker("issue", "Issue a grant", "add_moderator")
     maker_form: ClassVar[Any] = GrantForm
     maker_intro = "The signed grant is shown once, on the next page. Only its digest is kept."
@@ -186,16 +98,21 @@ class GrantAdmin(MakingAdmin):
 
     def make(self, request: HttpRequest, data: dict[str, Any]) -> tuple[Grant, str]:
         """Issue the grant in the application's tenant."""
-        names = data["worker_names"]
         return grants.issue(
             caller=access.acting(request, data["application"].tenant),
             application=data["application"].name,
-            subject=data["subject"],
-            capabilities=data["capabilities"],
-            constraints={"worker_names": names} if names else {},
+            **statement(data),
             expires_in_ms=data["expires_in_s"] * 1000,
             revision=data["revision"],
         )
+
+    def _tell_one(self, request: HttpRequest, act: Act, report: Report, row: Any) -> HttpResponse:
+        """A derived grant is shown as an issued one is: its token once, in this answer."""
+        outcome = report.outcomes[0]
+        if act is not DERIVE or not outcome.is_done:
+            return super()._tell_one(request, act, report, row)
+        made, secret = cast(tuple[Grant, str], outcome.made)
+        return self._made_page(request, made, secret)
 
     def page(self, request: HttpRequest, row: Grant) -> Page:
         """What a grant allows, and what would happen if it were revoked."""

@@ -112,6 +112,7 @@ def test_acts_do_not_reach_another_tenants_row(admin: Client, model: str, act: s
     shown = admin.get(f"{act_url(model, act)}?id={row.pk}", follow=True)
     assert str(row) not in shown.content.decode()
     filled = {"extra_attempts": 1, "name": "x", "resolution": "cancelled"}
+    filled |= {"subject": "service:x", "capabilities": "worker:register", "expires_in_s": 0}
     given = {"id": row.pk, "reason": "x", **filled}
     answer = admin.post(act_url(model, act), given)
     assert "0 done, 1 refused: NOT_FOUND" in answer.content.decode()

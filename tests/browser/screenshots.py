@@ -88,6 +88,7 @@ def test_pictures_with_much_data(
         "attempt": f"attempt/{running.attempts.get().pk}/change/",
         "grant": f"grant/{grant.pk}/change/",
         "grant-issue": "grant/issue/",
+        "grant-derive": f"grant/act/derive/?id={grant.pk}",
         "token-create": "apitoken/create/",
         "member-add": "membership/add-member/",
         "incident": f"incident/{incident.pk}/change/",
