@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .machine import MeshMachine
-from .reference import Try
+from .rows import Try
 
 POLICY = {
     "max_attempts": 2,
@@ -144,3 +144,46 @@ def test_held_work_is_settled_late_or_sent_back_and_its_old_claim_is_stale(path:
     path.tell("complete", new, result_id="r", output=1)
     assert path.model.works[0].state == "SUCCEEDED"
     assert len(path.model.late) == 1
+
+
+@pytest.mark.parametrize("kind", ["grant", "parent", "subject"])
+def test_revoked_rights_end_renewals_at_once_and_a_good_grant_brings_the_worker_back(
+    path: Path, kind: str
+) -> None:
+    path.issue(0)
+    for _ in range(2):
+        path.derive(1, None)
+    path.set_up()
+    shown = path.take()
+    man = path.model.workers["ant"]
+    man_right = man.right
+    path.revoke(len(path.model.workers), kind)
+    assert man_right.is_revoked
+    assert (man.lifecycle, man.drain_cause) == ("DRAINING", "revocation")
+    path.tell("renew", shown, lease_ms=None)
+    path.claim(1, 1, None)
+    path.tell("start", shown)
+    path.tell("complete", shown, result_id="r", output=1)
+    assert man.lifecycle == "OFFLINE"
+    path.restart(1, None, 0)
+    path.agree()
+    assert (man.lifecycle, man.drain_cause) == ("READY", "")
+
+
+def test_waiting_counts_anew_after_a_pause_and_not_while_held(path: Path) -> None:
+    path.set_up(queue_ms=2_000)
+    path.pause(0, None, 3_000)
+    for early in (2_999, 1, 1_999):
+        path.wait(early, True)
+        path.sweep_all()
+        path.agree()
+    path.hold(0)
+    path.wait(5_000, True)
+    path.sweep_all()
+    assert path.model.works[0].state == "READY"
+    path.hold(1)
+    for state, late in (("READY", 1_999), ("DEAD_LETTER", 1)):
+        path.wait(late, True)
+        path.sweep_all()
+        path.agree()
+        assert path.model.works[0].state == state
