@@ -137,7 +137,16 @@ def require_reconciled(worker: Worker) -> None:
     """Refuse with WORKER_RECOVERY_REQUIRED a worker whose claims are not known to agree."""
     lost = {Lifecycle.OFFLINE, Lifecycle.RECOVERING}
     if worker.lifecycle in lost or worker.is_unreconciled:
-        raise DomainError("WORKER_RECOVERY_REQUIRED", "Reconcile first.")
+        raise DomainError("WORKER_RECOVERY_REQUIRED", _way_back(worker))
+
+
+def _way_back(worker: Worker) -> str:
+    # A reconcile is refused after a drain: it must not be what the worker is told to do.
+    if worker.lifecycle == Lifecycle.OFFLINE and worker.drain_cause == DrainCause.REVOCATION:
+        return "The grant was revoked and the worker drained: register under one in force."
+    if worker.lifecycle == Lifecycle.OFFLINE and worker.drain_cause == DrainCause.OPERATOR:
+        return "The worker was drained: an operator's recover lets it back."
+    return "Reconcile first."
 
 
 @history.audited("worker.drained", on="worker_id")

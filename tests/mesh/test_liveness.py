@@ -78,6 +78,28 @@ def test_heartbeat_tells_a_bad_clock_before_a_reconcile_and_that_before_a_bad_ca
         beat(worker, concurrency=0)
 
 
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        ("", "Reconcile first."),
+        ("worker", "Reconcile first."),
+        ("operator", "The worker was drained: an operator's recover lets it back."),
+        (
+            "revocation",
+            "The grant was revoked and the worker drained: register under one in force.",
+        ),
+    ],
+)
+def test_a_worker_out_of_service_is_told_what_brings_it_back(
+    world: World, cause: str, told: str
+) -> None:
+    worker = world.worker()
+    Worker.objects.filter(pk=worker.row.pk).update(lifecycle="OFFLINE", drain_cause=cause)
+    with refused("WORKER_RECOVERY_REQUIRED") as refusal:
+        beat(worker)
+    assert refusal.value.detail == told
+
+
 @pytest.mark.parametrize("lifecycle", ["OFFLINE", "RECOVERING"])
 def test_heartbeat_of_a_lost_worker_asks_for_a_reconcile(world: World, lifecycle: str) -> None:
     worker = world.worker()
