@@ -182,8 +182,11 @@ def link(url: str, text: object) -> SafeString:
 
 def page_of(row: Any, text: object = "") -> SafeString:
     """A link to the page of a row."""
-    name = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
-    return link(reverse(name, args=[row.pk]), text or str(row))
+    return link(page_url(row), text or str(row))
+
+
+def page_url(row: Any) -> str:
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
 
 
 def list_of(model: Any, text: object, **filters: object) -> SafeString:
@@ -321,6 +324,11 @@ def lines(values: Iterable[object]) -> SafeString:
     """Values one below the other."""
     listed = [(each,) for each in values]
     return format_html_join(mark_safe("<br>"), "{}", listed) if listed else ABSENT
+
+
+def wrapped(value: object) -> SafeString:
+    """A cell of words, which may take several lines."""
+    return format_html('<span class="fp-wrap">{}</span>', value)
 
 
 def external(uri: str) -> SafeString:

@@ -13,6 +13,7 @@ from ..models import (
     Grant,
     Incident,
     Lifecycle,
+    Pause,
     Role,
     State,
     SweepRun,
@@ -21,7 +22,7 @@ from ..models import (
 )
 from . import access, sweeps
 from .attempts import overdue, stuck
-from .display import list_url, now
+from .display import list_url, now, page_url
 from .paging import capped_count, capped_text
 
 _DAY: Final = timedelta(days=1)
@@ -163,7 +164,8 @@ def _alarms(
     runs: list[SweepRun],
 ) -> list[Alarm]:
     alarms = _sweep_alarms(runs)
-    for incident in Incident.objects.filter(tenant_id__in=mine, closed_at__isnull=True)[:_SHOWN]:
+    open_ones = Incident.objects.filter(tenant_id__in=mine, closed_at__isnull=True)
+    for incident in open_ones.select_related("application")[:_SHOWN]:
         alarms.append(_incident_alarm(incident))
     counted = [
         (
@@ -208,6 +210,17 @@ def _alarms(
                 "given up in 24 h",
                 "Work that was given up. Look at the failure, then retry or cancel it.",
                 list_url(Workload, state="DEAD_LETTER"),
+            ),
+        ),
+        (
+            capped_count(Pause.objects.filter(tenant_id__in=mine).standing(now()), _MANY),
+            "pause",
+            Alarm(
+                "warn",
+                "pause_circle",
+                "in force",
+                "Work is held back until somebody lifts it, or its time is over.",
+                list_url(Pause, status="STANDING"),
             ),
         ),
         (
@@ -263,9 +276,9 @@ def _incident_alarm(incident: Incident) -> Alarm:
         "bad",
         "emergency_home",
         f"Brake incident {incident.pk} is open",
-        "Too many workers of one application fell silent at once. Look at it; resume if they are"
-        " really gone.",
-        list_url(Incident, open="open"),
+        f"Too many workers of {incident.application.name} fell silent at once. Look at it; resume"
+        " if they are really gone.",
+        page_url(incident),
     )
 
 

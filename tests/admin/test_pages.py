@@ -341,6 +341,7 @@ def test_home_tells_what_needs_somebody(viewer: Client, application: Application
     _run_sweeps(600)
     worker = rows.worker(application)
     rows.incident(application, worker)
+    rows.pause(application)
     rows.workload(application, State.DEAD_LETTER, worker)
     stuck = rows.workload(application, State.RUNNING, worker).attempts.get()
     stuck.last_progress_at, stuck.expires_at = rows.ago(minutes=11), rows.ago(minutes=1)
@@ -350,6 +351,8 @@ def test_home_tells_what_needs_somebody(viewer: Client, application: Application
     for alarm in (
         "1 of 1 sweeps is late",
         "Brake incident",
+        f"Too many workers of {application.name} fell silent at once",
+        "1 pause in force",
         "1 workload given up in 24 h",
         "1 attempt without progress for 10 min",
         "1 attempt past lease end",
