@@ -9,15 +9,9 @@ from typing import Final
 
 from .models import LIVE_ATTEMPT, Attempt, GrantStatus, Pool, Requirement, Worker
 from .placement import REASONS
+from .words import amount, count, resource
 
 _SHOWN: Final = 5
-_RESOURCES: Final[Mapping[str, str]] = {
-    "cpu_millis": "cpu",
-    "memory_bytes": "memory",
-    "disk_bytes": "disk",
-    "gpu_count": "gpu",
-}
-_UNITS: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +53,11 @@ def _lifecycle(match: _Match) -> list[str]:
     worker = match.worker
     if worker.is_unreconciled:
         return ["a reconcile: it registered again and has not said what it still runs"]
-    return [f"being READY: it is {worker.lifecycle}"]
+    return [f"lifecycle READY (it is {worker.lifecycle})"]
 
 
 def _health(match: _Match) -> list[str]:
-    return [f"good health: it says {match.worker.health}"]
+    return [f"good health (it is {match.worker.health})"]
 
 
 def _capacity(match: _Match) -> list[str]:
@@ -113,13 +107,14 @@ def _member(match: _Match) -> list[str]:
     told = _capabilities(match.worker, pool.capabilities, by)
     told += _labels(match.worker, pool.required_labels, by)
     if not pool.members.filter(worker=match.worker).exists():
-        told.insert(0, f"a place in pool {pool_id}")
+        told.insert(0, f"membership of pool {pool_id}")
     return told
 
 
 def _pool_capacity(match: _Match) -> list[str]:
-    most = match.pool.max_concurrency if match.pool else 0
-    return [f"room in pool {match.need.pool_id}: all {most} of its slots are taken"]
+    most = (match.pool.max_concurrency if match.pool else None) or 0
+    limit = count(most, "live attempt")
+    return [f"room in pool {match.need.pool_id}: its limit of {limit} is reached"]
 
 
 def _resources(match: _Match) -> list[str]:
@@ -130,21 +125,11 @@ def _resources(match: _Match) -> list[str]:
     for key, needed in sorted(match.need.resources.items()):
         left = profile.get(key, needed) - sum(each.get(key, 0) for each in taken)
         if left < needed:
-            short, name = _amount(key, needed - left), _RESOURCES.get(key, key)
             told.append(
-                f"{short} of {name}: the work needs {_amount(key, needed)},"
-                f" {_amount(key, max(left, 0))} of {_amount(key, profile[key])} are left"
+                f"{resource(key, needed - left)}: the work needs {amount(key, needed)},"
+                f" {amount(key, max(left, 0))} of {amount(key, profile[key])} are left"
             )
     return told
-
-
-def _amount(key: str, value: int) -> str:
-    if not key.endswith("_bytes"):
-        return f"{value} millis" if key == "cpu_millis" else str(value)
-    for size, unit in _UNITS:
-        if value >= size:
-            return f"{value / size:.4g} {unit}"
-    return f"{value} bytes"
 
 
 def _grant(match: _Match) -> list[str]:

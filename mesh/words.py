@@ -1,6 +1,16 @@
 """How numbers and times are told to people, in sentences and on screens."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Final
+
+_RESOURCES: Final[Mapping[str, str]] = {
+    "cpu_millis": "cpu",
+    "memory_bytes": "memory",
+    "disk_bytes": "disk",
+    "gpu_count": "gpu",
+}
+_UNITS: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def span(length: timedelta) -> str:
@@ -31,3 +41,18 @@ def number(value: int) -> str:
 def count(value: int, noun: str) -> str:
     """`1 worker`, `12 workers`."""
     return f"{number(value)} {noun if value == 1 else f'{noun}s'}"
+
+
+def amount(key: str, value: int) -> str:
+    """How much of a resource: `16 GiB`, `500 millis`, `2`."""
+    if not key.endswith("_bytes"):
+        return f"{value} millis" if key == "cpu_millis" else str(value)
+    for size, unit in _UNITS:
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value} bytes"
+
+
+def resource(key: str, value: int) -> str:
+    """A resource with its amount: `16 GiB of memory`."""
+    return f"{amount(key, value)} of {_RESOURCES.get(key, key)}"

@@ -7,7 +7,7 @@ from django.contrib.admin import display as column
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 
-from .. import candidates, pools
+from .. import candidates, pools, words
 from ..models import Attempt, Pool, PoolMember, Role, Worker, Workload
 from ..tenancy import Caller
 from . import access, display, filters
@@ -132,7 +132,8 @@ class PoolAdmin(MakingAdmin):
     @column(description="Members")
     def show_members(self, pool: Pool) -> str:
         count: int = pool.member_count  # type: ignore[attr-defined]  # annotated above
-        return list_of(Worker, f"{count} workers", pool=pool.pk) if count else "none"
+        told = words.count(count, "worker")
+        return list_of(Worker, told, pool=pool.pk) if count else "none"
 
     @column(description="Application")
     def show_application(self, pool: Pool) -> str:

@@ -6,6 +6,7 @@ from django.http import HttpRequest
 
 from ..models import Requirement, State, Workload
 from . import display, filters
+from .asks import asks, resources
 from .base import ConsoleAdmin
 from .display import age, badge, list_of
 from .pages import Fact, Facts, Page
@@ -23,7 +24,7 @@ class RequirementAdmin(ConsoleAdmin):
     list_display = (
         "show_definition",
         "show_capabilities",
-        "show_labels",
+        "show_asks",
         "show_application",
         "show_tenant",
         "show_rest",
@@ -54,9 +55,17 @@ class RequirementAdmin(ConsoleAdmin):
     def show_capabilities(self, requirement: Requirement) -> str:
         return display.chips(requirement.capabilities, empty="nothing")
 
-    @column(description="Required labels")
-    def show_labels(self, requirement: Requirement) -> str:
-        return display.pairs(requirement.required_labels)
+    @column(description="Asks for")
+    def show_asks(self, requirement: Requirement) -> str:
+        return asks(
+            {
+                "pool_id": requirement.pool_id,
+                "required_labels": requirement.required_labels,
+                "resources": requirement.resources,
+                "affinity": requirement.affinity,
+                "anti_affinity": requirement.anti_affinity,
+            }
+        )
 
     @column(description="Application")
     def show_application(self, requirement: Requirement) -> str:
@@ -82,11 +91,11 @@ class RequirementAdmin(ConsoleAdmin):
                     "Asks of a worker",
                     [
                         Fact("Capabilities", self.show_capabilities(row), is_wide=True),
-                        Fact("Required labels", self.show_labels(row), is_wide=True),
+                        Fact("Required labels", display.pairs(row.required_labels), is_wide=True),
                         Fact("Prefers", display.pairs(row.affinity), is_wide=True),
                         Fact("Avoids", display.pairs(row.anti_affinity), is_wide=True),
                         Fact("Pool", row.pool_id or "any worker", is_wide=True),
-                        Fact("Resources", display.pairs(row.resources), is_wide=True),
+                        Fact("Resources", resources(row.resources), is_wide=True),
                     ],
                 )
             ],

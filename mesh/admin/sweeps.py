@@ -104,7 +104,7 @@ class SweepAdmin(ConsoleAdmin):
 
     @column(description="Sweep")
     def show_name(self, run: SweepRun) -> str:
-        return display.two_lines(run.name, does(run.name))
+        return display.two_lines(run.name, display.wrapped(does(run.name)))
 
     @column(description="Status")
     def show_status(self, run: SweepRun) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from .. import explain
 from ..clauses import FAILED
@@ -11,7 +12,7 @@ from ..explain import Explanation
 from ..models import Decision, State, Worker, Workload
 from ..queues import MAX_AHEAD
 from ..survey import Candidate, Survey
-from ..words import number
+from ..words import count, number
 from . import display
 from .display import age, badge, chips, page_of, state_badge, two_lines
 from .pages import Fact, Facts, Table
@@ -39,15 +40,19 @@ def decisions(row: Workload) -> list[Any]:
     return [
         Table(
             "Placements asked for",
-            ["When", "By", "Outcome", "Looked at", "Why not, and what the nearest lacked"],
+            ["When", "Outcome", "Why not, and what the nearest lacked"],
             [
                 [
-                    age(each.at),
-                    each.actor,
+                    two_lines(age(each.at), each.actor),
                     _outcome(each),
-                    number(each.considered),
-                    display.lines(
-                        [_by_reason(each.counts), *(each.nearest or {}).get("lacks", [])]
+                    display.wrapped(
+                        display.lines(
+                            [
+                                f"{count(each.considered, 'worker')} looked at",
+                                _by_reason(each.counts),
+                                *(each.nearest or {}).get("lacks", []),
+                            ]
+                        )
                     ),
                 ]
                 for each in found[:_DECISIONS]
@@ -61,14 +66,14 @@ def decisions(row: Workload) -> list[Any]:
 def _facts(found: Explanation) -> list[Fact]:
     survey = found.survey
     told: list[tuple[str, object, bool]] = [
-        ("It is", badge(found.state.upper()), False),
+        ("It is", _state(found), False),
         ("Due", age(found.available_at) if found.available_at else None, False),
         ("Place in its queue", _position(found), False),
         ("Pace", _pace(found), False),
         ("May take it", _shares(survey) if survey else None, False),
         ("Paused by", _pauses(found), True),
         ("Waits for", _waits(found.dependencies), True),
-        ("Why not others", _by_reason(survey.counts) if survey and survey.counts else None, True),
+        ("Why not", _by_reason(survey.counts) if survey and survey.counts else None, True),
     ]
     if survey and survey.nearest:
         nearest = survey.nearest
@@ -76,6 +81,11 @@ def _facts(found: Explanation) -> list[Fact]:
         told.append(("Nearest worker", who, False))
         told.append(("It lacks", display.lines(nearest.lacks), True))
     return [Fact(label, value, is_wide=is_wide) for label, value, is_wide in told if value]
+
+
+def _state(found: Explanation) -> SafeString:
+    """Work that a person paused is told apart from work of the state HELD."""
+    return badge("HELD", "PAUSED") if found.pauses else badge(found.state.upper())
 
 
 def _position(found: Explanation) -> str | None:
@@ -125,11 +135,11 @@ def _candidates(survey: Survey) -> Table:
     rest = survey.considered - len(shown)
     return Table(
         "Who could take it",
-        ["Worker", "Fails", "Slots taken", "Last asked for work"],
+        ["Worker", "Why not", "Slots taken", "Last asked for work"],
         [
             [
                 two_lines(page_of(row, row.name), badge(row.lifecycle)),
-                badge("ELIGIBLE", "may take it") if each.eligible else chips(each.reasons),
+                badge("ELIGIBLE", "may take it") if each.eligible else chips(_said(each.reasons)),
                 f"{row.active} of {row.concurrency}",
                 age(row.last_poll_at, absent="never"),
             ]
@@ -146,6 +156,10 @@ def _candidates(survey: Survey) -> Table:
 def _workers(candidates: Iterable[Candidate]) -> Iterable[Worker]:
     names = [each.worker_id for each in candidates]
     return Worker.objects.filter(worker_id__in=names)
+
+
+def _said(reasons: Iterable[str]) -> list[str]:
+    return [FAILED.get(each, each) for each in reasons]
 
 
 def _outcome(decision: Decision) -> object:

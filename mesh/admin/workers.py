@@ -22,6 +22,7 @@ from ..models import (
 from ..tenancy import Caller
 from . import display, filters
 from .acts import Act, DrainForm
+from .asks import resources
 from .base import ConsoleAdmin
 from .display import age, badge, list_of, page_of, two_lines
 from .history import event_rows
@@ -380,6 +381,6 @@ def _labels(row: Worker) -> Facts:
         "Labels and resources",
         [
             Fact("Labels", display.pairs(row.labels), is_wide=True),
-            Fact("Resources", display.pairs(row.resource_profile), is_wide=True),
+            Fact("Resources", resources(row.resource_profile), is_wide=True),
         ],
     )

@@ -19,6 +19,7 @@ from ..models import (
     WorkloadEvent,
 )
 from . import access, display, filters, waiting
+from .asks import asks
 from .attempts import late_reports
 from .base import ConsoleAdmin
 from .dependencies import ties
@@ -241,7 +242,7 @@ def _identity(row: Workload) -> Facts:
             ),
             Fact("Session", row.session_id or ABSENT),
             Fact("Needs", display.chips(row.capability_snapshot, empty="nothing"), is_wide=True),
-            Fact("Policy", display.pairs(row.policy), is_wide=True),
+            Fact("Asks for", asks(row.policy), is_wide=True),
             Fact("Requirement", page_of(row.requirement, f"no. {row.requirement_id}")),
         ],
     )

@@ -66,6 +66,7 @@ def test_work_that_nobody_may_take_shows_the_nearest_and_what_it_lacks(
     assert "It lacks capability documents.extract (it declares it, but its grant does not" in shown
     assert f"Nearest worker {near.name}" in shown
     assert "1 without a capability" in shown
+    assert "CAPABILITY" not in shown
 
 
 def test_paused_work_shows_the_pause(application: Application, viewer: Client) -> None:
@@ -73,6 +74,7 @@ def test_paused_work_shows_the_pause(application: Application, viewer: Client) -
     work = rows.workload(application)
     shown = text_of(viewer, work)
     assert f"Paused by {pause.pause_id} by human:ben: release 9 loses pages" in shown
+    assert "PAUSED" in shown
     assert lead(work) in shown
 
 
@@ -121,7 +123,9 @@ def test_placements_that_were_asked_for_are_listed(
     )
     Decision.objects.create(**given, chosen=worker, considered=2)
     shown = text_of(viewer, work)
-    assert "refused MESH_NO_ELIGIBLE_WORKER 1 1 without a label label a = b (it has none)" in shown
+    assert (
+        "refused MESH_NO_ELIGIBLE_WORKER 1 worker looked at 1 without a label label a = b" in shown
+    )
     assert "placed chosen-1" in shown
 
 

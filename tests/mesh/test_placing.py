@@ -87,7 +87,7 @@ def test_a_named_worker_is_denied_with_all_that_it_fails(world: World) -> None:
     assert refusal.value.facts["reasons"] == ["HEALTH", "LABEL", "PAUSED"]
     assert only().nearest == {
         "worker_id": worker.worker_id,
-        "lacks": ["good health: it says DEGRADED", "label zone = a (it has b)"],
+        "lacks": ["good health (it is DEGRADED)", "label zone = a (it has b)"],
     }
 
 

@@ -197,7 +197,7 @@ def test_a_full_pool_keeps_out_all_its_members_and_nobody_else(world: World) -> 
     Attempt.objects.filter(pk=held.attempt.pk).update(pool_id="gpu")
     found = take(need(world, pool_id="gpu"))
     assert (found.counts, found.suited) == ({"POOL_CAPACITY": 2}, 2)
-    assert lacks(found) == ["room in pool gpu: all 1 of its slots are taken"]
+    assert lacks(found) == ["room in pool gpu: its limit of 1 live attempt is reached"]
     assert take(need(world)).eligible == 2
     Pool.objects.update(max_concurrency=2)
     assert take(need(world, pool_id="gpu")).eligible == 2
@@ -233,13 +233,13 @@ def test_what_runs_on_a_worker_leaves_it_less(world: World) -> None:
 # --- The nearest ----------------------------------------------------------------------------------
 
 NEAR: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"lifecycle": "DRAINING"}, {}, "being READY: it is DRAINING"),
+    ({"lifecycle": "DRAINING"}, {}, "lifecycle READY (it is DRAINING)"),
     (
         {"is_unreconciled": True},
         {},
         "a reconcile: it registered again and has not said what it still runs",
     ),
-    ({"health": "DEGRADED"}, {}, "good health: it says DEGRADED"),
+    ({"health": "DEGRADED"}, {}, "good health (it is DEGRADED)"),
     ({"active": 4}, {}, "a free slot: 4 of 4 are taken"),
     ({}, {"capabilities": ["ocr"]}, "capability ocr"),
     (
@@ -282,7 +282,7 @@ def test_what_a_pool_asks_of_its_members_is_told(world: World) -> None:
     member = world.worker(labels={"gpu": "b"})
     pool(world, capabilities=["cuda"], required_labels={"gpu": "a"})
     assert lacks(take(need(world, pool_id="gpu"))) == [
-        "a place in pool gpu",
+        "membership of pool gpu",
         "capability cuda, which pool gpu asks for",
         "label gpu = a, which pool gpu asks for (it has b)",
     ]
