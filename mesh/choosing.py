@@ -30,7 +30,7 @@ from .models import EligibleSet, Requirement, Worker, Workload
 
 _CANDIDATES: Final = statements.load("candidates")
 _ROUNDS: Final = 5
-# Rows looked at beyond those that fit, for neighbours may have some of them.
+# Rows looked at first beyond those that fit.
 _SPARE: Final = 15
 
 
@@ -68,12 +68,15 @@ class Ledger:
             if name in self.resources:
                 self.resources[name] -= amount * number
 
-    def caps(self, look: int) -> dict[int, int]:
-        """How many workloads of each requirement to look at; of those that do not fit, none."""
+    def caps(self, look: int, spare: int) -> dict[int, int]:
+        """How many workloads of each requirement to look at; of those that do not fit, none.
+
+        Of the others up to `spare` more than fit, for neighbours may have some of them.
+        """
         if not self.slots:
             return {}
         fitting = {each: self.fits(each) for each in self.bounded}
-        few = {each: min(number + _SPARE, look) for each, number in fitting.items() if number}
+        few = {each: min(number + spare, look) for each, number in fitting.items() if number}
         return {**dict.fromkeys(self.plain, look), **few}
 
     def choose(self, seen: list[dict[str, Any]]) -> Choice:
@@ -95,9 +98,9 @@ def take(terms: Terms, slots: int, room: Room) -> list[Claim]:
         # Their locks may have been waited for, longer than a short lease lasts.
         terms = replace(terms, at=clock.now())
     taken: list[Claim] = []
-    look = giving.look_for(slots)
+    look, spare = giving.look_for(slots), _SPARE
     for _ in range(_ROUNDS):
-        seen = _look(ledger, look)
+        seen = _look(ledger, look, spare)
         if not seen:
             break
         choice = ledger.choose(seen)
@@ -111,8 +114,9 @@ def take(terms: Terms, slots: int, room: Room) -> list[Claim]:
         is_missed = any(missed.values())
         if run.is_cut or (len(seen) < look and not is_missed):
             break
-        # Neighbours hold some of these rows; there may be more behind them.
-        look *= 4 if is_missed else 1
+        if is_missed:
+            # Neighbours hold some of these rows; there may be more behind them.
+            look, spare = look * 4, spare * 4
     return taken
 
 
@@ -147,9 +151,9 @@ def _resources(worker: Worker, bounded: dict[int, Requirement]) -> dict[str, int
     return placement.left(worker.resource_profile, used.get(worker.pk, {}))
 
 
-def _look(ledger: Ledger, look: int) -> list[dict[str, Any]]:
+def _look(ledger: Ledger, look: int, spare: int) -> list[dict[str, Any]]:
     """The most urgent claimable work of requirements that fit, in order."""
-    caps = ledger.caps(look)
+    caps = ledger.caps(look, spare)
     if not caps:
         return []
     values = {"requirements": list(caps), "caps": list(caps.values())}

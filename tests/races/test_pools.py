@@ -204,6 +204,16 @@ def test_work_that_a_neighbour_looks_at_is_stood_in_for_within_the_same_bounds(
     assert [each.workload_id for each in taken.claims] == [second.workload_id]
 
 
+def test_however_much_of_a_kind_neighbours_have_what_is_behind_it_is_found(world: World) -> None:
+    needs: dict[str, Any] = {"policy": {"resources": {"memory_bytes": 60}}}
+    had = [world.workload(priority=9, **needs) for _ in range(20)]
+    free = world.workload(**needs)
+    member = world.worker(resource_profile={"memory_bytes": 100})
+    with hold(*had):
+        taken = Actor(partial(_ask, member, 4)).value()
+    assert [each.workload_id for each in taken.claims] == [free.workload_id]
+
+
 def test_push_of_work_that_a_pull_makes_claimable_ends_without_a_deadlock(world: World) -> None:
     puller, other = world.worker(), world.worker()
     world.pool(puller, other, pool_id="gpu", max_concurrency=5)
