@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from mesh import placing, tenancy
 from mesh.models import Attempt, AuditEntry, Tenant
 from tests.factories import World, name
-from tests.mesh.checks import refused
+from tests.mesh.checks import Clock, ms, refused
 from tests.mesh.test_choosing import statements
 
 
@@ -100,3 +104,19 @@ def test_each_change_of_a_limit_leaves_an_audit_row_with_both_values(world: Worl
 def test_a_bad_limit_is_refused(world: World, bad: int) -> None:
     with refused("REQUEST_INVALID"):
         limit(world, bad)
+
+
+def test_a_limit_of_submissions_reads_no_more_than_came_in_its_minute(
+    world: World, clock: Clock
+) -> None:
+    for _ in range(30):
+        world.workload()
+    clock.pass_(ms(60_000))
+    Tenant.objects.filter(pk=world.tenant.pk).update(max_submissions_per_minute=20)
+    with CaptureQueriesContext(connection) as captured:
+        world.workload()
+    (asked,) = [each["sql"] for each in captured if "OFFSET 19" in str(each["sql"])]
+    with connection.cursor() as cursor:
+        cursor.execute(f"explain (analyze, timing off) {asked}")
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+    assert max(map(int, re.findall(r"actual rows=(\d+)", plan))) <= 1
