@@ -4,8 +4,9 @@ Guarantees: the worker is eligible at the moment of the claim, by all reasons of
 `mesh.placement`; of the eligible ones the best is chosen. A candidate that another call has is
 passed over and leaves no lock behind. Every placement leaves a decision, the refused ones too.
 
-Locks: the worker, then the pool that the work names if that has a limit, then the workload, which
-is not waited for while such a pool is held.
+Locks: the worker; where the work names a pool, the worker's eligible set, so that changes of the
+pool wait, and the pool if that has a limit; then the workload, which is not waited for while such a
+pool is held.
 """
 
 from dataclasses import dataclass
@@ -23,12 +24,13 @@ from . import (
     locking,
     pauses,
     refusals,
+    requirements,
     survey,
     workers,
 )
 from .errors import DomainError
 from .giving import Choice, Claim, Terms, lease_length
-from .models import Requirement, Role, State, Tenant, Worker, Workload
+from .models import Pool, Requirement, Role, State, Tenant, Worker, Workload
 from .survey import Survey
 from .tenancy import Caller
 from .words import count
@@ -166,8 +168,10 @@ def _reasons(asked: _Asked, worker: Worker, at: datetime) -> tuple[str, ...]:
 
 def _look_again(asked: _Asked, worker: Worker) -> _Seen:
     """Lock pool and workload after the worker, and judge as things stand then."""
-    pool_ids = {asked.need.pool_id} - {""}
-    pools = locking.lock_pools(asked.workload.application_id, pool_ids)
+    pools: list[Pool] = []
+    if asked.need.pool_id:
+        requirements.hold(worker)
+        pools = locking.lock_pools(asked.workload.application_id, [asked.need.pool_id])
     # A pull makes due work claimable, and so has it locked, before it waits for pools: to wait for
     # work while holding a pool would be a deadlock.
     fresh = locking.lock_workload(asked.workload.pk, nowait=bool(pools))

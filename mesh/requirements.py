@@ -138,6 +138,15 @@ def refresh(worker: Worker, application: Application) -> EligibleSet:
     return eligible
 
 
+def hold(worker: Worker) -> None:
+    """Have changes of pools that a locked worker is in, or comes into, wait for this transaction.
+
+    A pull has the same of `refresh`. Comes before the lock of a pool.
+    """
+    locked = EligibleSet.objects.select_for_update(of=("self",), no_key=True)
+    list(locked.filter(worker=worker).values_list("pk"))
+
+
 def forget(worker: Worker) -> None:
     """Have the eligible set worked out anew at the next claim: the worker itself changed."""
     EligibleSet.objects.update_or_create(worker=worker, defaults=_UNKNOWN)

@@ -111,6 +111,20 @@ def test_a_change_of_a_pool_waits_for_a_claim_of_its_member(world: World) -> Non
     assert len(_ask(other).claims) == 1
 
 
+def test_a_change_of_a_pool_waits_for_a_push_to_its_member(world: World) -> None:
+    member = world.worker()
+    world.pool(member, pool_id="gpu")
+    with Gate(giving, "_run") as gate:
+        push = Actor(_place(world, worker_id=member.worker_id))
+        gate.wait_for_arrival()
+        change = Actor(_change(world, {"worker_ids": []}))
+        change.wait_until_blocked(by=push)
+        gate.let_through()
+        push.value()
+        change.value()
+    assert_sound()
+
+
 def test_a_claim_that_waited_for_a_change_goes_by_it(world: World) -> None:
     member = world.worker()
     world.pool(member, pool_id="gpu")
