@@ -260,7 +260,7 @@ def _read_context(worker: Worker) -> tuple[Grant, datetime]:
 def _read_live(worker: Worker) -> list[Attempt]:
     """Its live claims with the states of their work."""
     found = []
-    for row in statements.tuples(_LIVE, {"worker": worker.pk}):
+    for row in statements.all_rows(_LIVE, {"worker": worker.pk}):
         attempt = _ATTEMPT.read(row[: len(_ATTEMPT.names)])
         attempt.workload = _STATE.read(row[len(_ATTEMPT.names) :])
         found.append(attempt)

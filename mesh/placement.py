@@ -7,7 +7,7 @@ to moment. What they ask besides the rows of the two is read before (`mesh.capac
 as `Around`.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -165,12 +165,3 @@ def rank(requirement: Requirement, verdicts: Iterable[Verdict]) -> list[Worker]:
         return (-matching, worker.active, -worker.concurrency, worker.worker_id)
 
     return sorted((each.worker for each in verdicts if each.is_eligible), key=order)
-
-
-def count_reasons(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    """How many candidates failed each test."""
-    counts: dict[str, int] = {}
-    for verdict in verdicts:
-        for reason in verdict.reasons:
-            counts[reason] = counts.get(reason, 0) + 1
-    return counts

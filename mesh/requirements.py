@@ -88,18 +88,13 @@ def bring_into_use(
     return refused
 
 
-def keep_in_use(*, workload_pk: int) -> None:
-    """Have ended work that is to be ready again stand under a requirement in use.
+def keep_in_use(workload_pks: Sequence[int]) -> None:
+    """Have ended work that is to be ready again stand under requirements in use.
 
-    Its requirement may have been put to rest meanwhile, and no worker would find it. It stays in
-    use until the caller's transaction ends; `MAX_IN_USE` may be overshot by this. Comes before any
-    lock of a worker or workload.
+    They may have been put to rest meanwhile, and no worker would find the work. They stay in use
+    until the caller's transaction ends; `MAX_IN_USE` may be overshot by this. Comes before any lock
+    of a worker or workload.
     """
-    keep_all_in_use([workload_pk])
-
-
-def keep_all_in_use(workload_pks: Sequence[int]) -> None:
-    """The same for many at once."""
     theirs = Workload.objects.filter(pk__in=workload_pks).values("requirement_id")
     found = Requirement.objects.filter(pk__in=theirs).order_by("application_id", "pk")
     for requirement in found:

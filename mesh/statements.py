@@ -76,14 +76,6 @@ def rows(statement: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def tuples(statement: str, values: Mapping[str, Any]) -> list[Sequence[Any]]:
-    """Run a statement whose rows are read by position."""
-    with _cursor() as cursor:
-        cursor.execute(statement, values)
-        found: list[Sequence[Any]] = cursor.fetchall()
-        return found
-
-
 def change(statement: str, values: Mapping[str, Any]) -> int:
     """Run a statement that answers nothing; how many rows it changed."""
     with _cursor() as cursor:

@@ -98,7 +98,7 @@ def retry(
     pk = pk_for(caller, workload_id)
     with transaction.atomic():
         pks = dependencies.buried_by(pk) if dependents else [pk]
-        requirements.keep_all_in_use(pks)
+        requirements.keep_in_use(pks)
         others = {each.depends_on_id for each in dependencies.ties_of(pks)}
         locked = locking.lock_workloads(sorted(others.union(pks)))
         if pk not in locked:

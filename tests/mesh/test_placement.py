@@ -96,14 +96,6 @@ def test_only_the_eligible_are_ranked() -> None:
     assert rank(worker(worker_id="1", health="UNKNOWN"), worker(worker_id="2")) == ["2"]
 
 
-def test_reasons_are_counted() -> None:
-    verdicts = [
-        placement.judge(need(), each, ACTIVE, NOON)
-        for each in (worker(), worker(health="UNKNOWN"), worker(health="UNKNOWN", active=9))
-    ]
-    assert placement.count_reasons(verdicts) == {"HEALTH": 2, "CAPACITY": 1}
-
-
 def pool(*members: int, **members_of: Any) -> placement.PoolRules:
     said: dict[str, Any] = {"capabilities": frozenset(), "required_labels": {}, **members_of}
     return placement.PoolRules(members=set(members), **said)
