@@ -108,6 +108,8 @@ def test_a_body_over_the_limit_is_refused(route: Route, prepared: Prepared) -> N
 def test_members_of_a_wrong_type_are_named_and_refused(route: Route, prepared: Prepared) -> None:
     made, secret, before = prepared
     for path, body in wrongly_typed(made.body or {}, route.free):
+        if (route.pattern, path) in MAY_BE_NULL and body[path] is None:
+            continue
         answer = call(route.method, made.path, body, secret=secret)
         assert_refused(answer, "REQUEST_INVALID")
         fields = [each["field"] for each in answer.json["errors"]]
@@ -149,6 +151,8 @@ def wrongly_typed(body: dict[str, Any], free: tuple[str, ...]) -> Iterator[tuple
 
 
 NULLABLE = {"worker_id", "resource_usage", "details", "execution_ms"}
+# Null is as good as left out there, and there alone.
+MAY_BE_NULL = {("pauses", "definition_id"), ("pauses", "until")}
 FREE_OBJECTS = {"resource_usage", "details"}
 
 
@@ -203,9 +207,12 @@ def test_register_refuses_each_bound_one_over(
         ({"priority": 2**31}, "REQUEST_INVALID"),
         ({"priority": -(2**31) - 1}, "REQUEST_INVALID"),
         ({"lost_policy": "drop"}, "REQUEST_INVALID"),
-        ({"policy": {"pool_id": "p"}}, "REQUEST_INVALID"),
-        ({"policy": {"resources": {}}}, "REQUEST_INVALID"),
-        ({"dependencies": []}, "REQUEST_INVALID"),
+        ({"policy": {"pool_id": " "}}, "WORKLOAD_INVALID"),
+        ({"policy": {"pool_id": "p" * 201}}, "WORKLOAD_INVALID"),
+        ({"policy": {"resources": {"cpu_millis": -1}}}, "WORKLOAD_INVALID"),
+        ({"policy": {"resources": {"threads": 1}}}, "REQUEST_INVALID"),
+        ({"dependencies": [{"workload_id": "w"}] * 257}, "WORKLOAD_INVALID"),
+        ({"dependencies": [{"workload_id": "w"}]}, "WORKLOAD_DEPENDENCY_INVALID"),
         ({"retry_policy": {"backoff": "random"}}, "REQUEST_INVALID"),
         ({"retry_policy": {"max_attempts": 0}}, "WORKLOAD_INVALID"),
         ({"retry_policy": {"jitter": 1.5}}, "WORKLOAD_INVALID"),

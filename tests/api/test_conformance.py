@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from mesh.models import Role
-from tests.factories import World
+from tests.factories import World, incident
 
 DOCUMENT = SchemaGenerator().get_schema(request=None, public=True)
 API = schemathesis.openapi.from_dict(DOCUMENT)
@@ -73,6 +73,9 @@ def place(
         "workload_id": held.workload.workload_id,
         "claim_id": held.claim.claim_id,
         "grant_id": world.grant()[0].grant_id,
+        "pool_id": world.pool(held.worker).pool_id,
+        "pause_id": world.pause(definition_id="nothing").pause_id,
+        "incident_id": incident(world, held.worker).incident_id,
     }
     secrets = {"apiToken": world.token(Role.ADMIN), "workerCredential": held.worker.credential}
     with requests.Session() as session:
