@@ -5,7 +5,8 @@ holds a share lock on the work it waits for until it commits; an ending with any
 dependents stays short. The transaction that ends work goes on with at most `AT_ONCE` dependents,
 skipping those that others hold, and flags itself with `dependents_pending` where some are left;
 the sweep goes on from there. Where a dependency ends otherwise than required its dependent is a
-dead letter, and so are that one's own dependents, by the sweep, one level per transaction.
+dead letter, and so are that one's own dependents, by the sweep, one level per transaction and as
+many levels as one pass goes down (`mesh.recovery`).
 
 A dependency is *open* while it is waited for. One that ended is closed, as required or not; only
 `workloads.retry` opens it again. `open_dependencies` counts the open ones of a workload.

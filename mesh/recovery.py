@@ -54,6 +54,8 @@ PAGE: Final = 200
 # A pass ends after so many pages; the next one goes on.
 MAX_PAGES: Final = 100
 PROMOTE_PAGE: Final = 1_000
+# How far one pass goes down in work that waits for work that waits.
+MAX_LEVELS: Final = 100
 _PROMOTE: Final = statements.load("promote")
 PUSHED_BACK: Final = timedelta(seconds=30)
 
@@ -203,11 +205,19 @@ _PRUNE: Final[dict[str, Callable[[datetime], int]]] = {
 
 
 def release_dependents(report: SweepReport, last: datetime | None) -> None:
-    """Go on with what waits for ended work: where its end left some, or was missed."""
-    flagged = Workload.objects.filter(_not_pushed_back(clock.now()), dependents_pending=True)
-    for pk in _pages(report, flagged):
-        with _passing_over(report, Workload, pk):
-            _release_dependents(report, pk)
+    """Go on with what waits for ended work: where its end left some, or was missed.
+
+    What is buried has dependents of its own: a pass goes down level by level, each in transactions
+    of its own. What is deeper than `MAX_LEVELS` is left for the next pass.
+    """
+    for _ in range(MAX_LEVELS):
+        known = len(report.changed)
+        flagged = Workload.objects.filter(_not_pushed_back(clock.now()), dependents_pending=True)
+        for pk in _pages(report, flagged):
+            with _passing_over(report, Workload, pk):
+                _release_dependents(report, pk)
+        if len(report.changed) == known:
+            break
     for pk in dependencies.missed():
         with _passing_over(report, Workload, pk):
             _release_dependents(report, pk)

@@ -289,6 +289,37 @@ def test_a_failure_buries_one_level_per_transaction(world: World) -> None:
     assert now(after).claimable
 
 
+def chain(world: World, first: Workload, number: int) -> list[Workload]:
+    """So many workloads, each of which waits for the one before."""
+    works = [first]
+    for _ in range(number):
+        works.append(waiting(world, works[-1]))
+    return works[1:]
+
+
+def test_one_pass_of_the_sweep_buries_a_whole_chain(world: World) -> None:
+    held = failed(world)
+    works = chain(world, held.workload, 8)
+    held.worker.fail(held.claim)
+    assert states(works) == {"DEAD_LETTER": 1, "blocked": 7}
+    report = recovery.run(RELEASE)
+    assert {kind(each) for each in works} == {FAILED}
+    assert (report.counts["buried"], len(report.changed)) == (7, 7)
+
+
+def test_a_chain_deeper_than_a_pass_goes_is_left_for_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "MAX_LEVELS", 3)
+    held = failed(world)
+    works = chain(world, held.workload, 6)
+    held.worker.fail(held.claim)
+    recovery.run(RELEASE)
+    assert states(works) == {"DEAD_LETTER": 4, "blocked": 2}
+    recovery.run(RELEASE)
+    assert states(works) == {"DEAD_LETTER": 6}
+
+
 def test_the_sweep_finds_what_was_missed(world: World) -> None:
     held = world.running()
     dependent = waiting(world, held.workload)
