@@ -21,7 +21,7 @@ from django.db.models import Q, QuerySet
 from . import clock, locking, outcomes, pauses, workers, workloads
 from .changes import Changes
 from .locking import Held
-from .models import Lifecycle, State, Worker, Workload
+from .models import ENDED_STATES, Lifecycle, State, Worker, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,12 @@ def enforce(*, workload_pk: int, actor: str) -> Enforced | None:
         cause = due(held, at, unpaused_at)
         changes = Changes()
         if cause is None:
-            # The deadline that led here was put off meanwhile; leave the present one behind.
-            workloads.set_deadline(held.workload, unpaused_at=unpaused_at)
-            changes.add(held.workload, None)
-            changes.write()
+            # The deadline that led here was put off meanwhile; leave the present one behind. Work
+            # that ended has left it already, and what waits for it is the business of that end.
+            if held.workload.state not in ENDED_STATES:
+                workloads.set_deadline(held.workload, unpaused_at=unpaused_at)
+                changes.add(held.workload, None)
+                changes.write()
             return None
         _end(changes, held, cause, actor, at)
         changes.write()

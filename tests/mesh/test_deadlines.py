@@ -367,3 +367,19 @@ def test_cancel_grace_passes_before_the_overall_limit(world: World, clock: Clock
     clock.pass_(ms(5_000))
     assert enforce(held.workload) == "cancel_grace"
     assert held.refresh().state == State.CANCELLED
+
+
+def test_late_work_that_was_buried_meanwhile_is_let_be_with_what_waits_for_it(
+    world: World, clock: Clock
+) -> None:
+    line = [world.workload(timeouts={"overall_ms": 5_000})]
+    for _ in range(2):
+        needed = [{"workload_id": line[-1].workload_id}]
+        line.append(world.workload(timeouts={"overall_ms": 9_000}, dependencies=needed))
+    clock.to(NOON + ms(5_000))
+    assert enforce(line[0]) == "overall"
+    assert enforce(line[1]) is None
+    for each in line:
+        each.refresh_from_db()
+    assert [each.state for each in line] == [State.DEAD_LETTER, State.DEAD_LETTER, State.READY]
+    assert line[1].dependents_pending
