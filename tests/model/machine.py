@@ -64,7 +64,7 @@ class MeshMachine(WorkRules):
                 else:
                     self.say("release", process, each, each.token)
                 if each.work.state == "DEAD_LETTER":
-                    self.retry(each.work.number, 1)
+                    self.retry(each.work.number, 1, False)
                 self.wait(max(each.work.available_at - self.model.now, 0), True)
             self.work_agrees()
 
@@ -76,11 +76,11 @@ class MeshMachine(WorkRules):
 
     def sweep(self, name: str) -> None:
         report = recovery.run(name)
-        wanted = self.model.sweep(name)
+        wanted = self.model.sweep(name, report.changed)
         assert "failed" not in report.counts
         if name != "promote_due":
             assert len(report.changed) == len(set(report.changed))
-            assert set(report.changed) == wanted
+            assert set(report.changed) == wanted, set(report.changed) ^ wanted
 
     @rule()
     def sweep_all(self) -> None:
@@ -125,6 +125,8 @@ class MeshMachine(WorkRules):
             self._require_finality(work.path)
             counted = (row.fencing_token, row.started_attempts, row.unstarted_losses)
             assert counted == (len(work.tries), work.started, work.unstarted)
+            waits = (row.open_dependencies, row.dependents_pending)
+            assert waits == (work.waits_for, work.is_pending)
             if work.state == "READY":
                 assert row.available_at == self.at(work.available_at)
             assert not row.claimable or work.is_claimable(self.model.now)

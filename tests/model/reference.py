@@ -178,8 +178,9 @@ class Mesh(Working):
 
     # --- sweeps
 
-    def sweep(self, name: str) -> set[str]:
-        """One pass; the ids of what it changed."""
+    def sweep(self, name: str, told: list[str]) -> set[str]:
+        """One pass; the ids of what it changed. `told` is the order in which it went on."""
+        self.order = {each: place for place, each in enumerate(told)}
         last = self.finished.get(name)
         if self.sweeps_are_out():
             self._move_ends(self.workers.values(), also_over=True)
@@ -219,28 +220,35 @@ class Mesh(Working):
             ends["heartbeat"] = _after(tried.heard_at, limits.get("heartbeat_ms"))
         if tried is not None and work.state == "CLAIMED":
             ends["claim"] = _after(tried.claimed_at, limits.get("claim_ms"))
-        if work.state == "READY" and not work.is_held_back:
+        if work.state == "READY" and not work.is_held_back and not work.is_blocked:
             ends["queue"] = _after(self.waits_from(work), limits.get("queue_ms"))
         return next((c for c, end in ends.items() if end is not None and end <= self.now), None)
 
     def _enforce_deadlines(self, last: int | None) -> set[str]:
-        late = {each: cause for each in self.works if (cause := self.due(each))}
-        for work, cause in late.items():
+        late: dict[Work, str] = {}
+        # One that ends may bury or free others that are late too: which comes first is not said.
+        last_of_all = len(self.order)
+        for work in sorted(
+            self.works, key=lambda each: self.order.get(each.workload_id, last_of_all)
+        ):
+            if (cause := self.due(work)) is None:
+                continue
+            late[work] = cause
             tried = work.current
             status = "TIMED_OUT"
             is_started = tried is not None and tried.started_at is not None
             is_held = work.is_hold and is_started
             if work.state != "CANCELLATION_REQUESTED":
-                work.go("TIMED_OUT")
+                self.go(work, "TIMED_OUT")
             work.retries += is_held or (work.state == "TIMED_OUT" and cause in RETRIED)
             if is_held:
-                work.go("HELD")
+                self.go(work, "HELD")
             elif work.state == "CANCELLATION_REQUESTED":
-                work.go("CANCELLED")
+                self.go(work, "CANCELLED")
                 status = "CANCELLED"
             else:
                 if cause in {"overall", "queue"}:
-                    work.go("DEAD_LETTER")
+                    self.go(work, "DEAD_LETTER")
                 elif cause == "claim":
                     self._before_start(work)
                 else:
@@ -255,9 +263,6 @@ class Mesh(Working):
         for man in told:
             man.is_drain_told = True
         return {each.workload_id for each in late} | {each.worker_id for each in told}
-
-    def _release_dependents(self, last: int | None) -> set[str]:
-        return set()  # here nothing waits for other work
 
     def _promote_due(self, last: int | None) -> set[str]:
         return set()

@@ -97,6 +97,21 @@ class Try:
 
 
 @dataclass(eq=False)
+class Tie:
+    """Work that waits, or waited, for other work to end so."""
+
+    work: Work
+    on: Work
+    required: str
+    is_open: bool = True
+
+    @property
+    def has_failed(self) -> bool:
+        """The other one ended otherwise."""
+        return self.required == "SUCCEEDED" and self.on.state in {"CANCELLED", "DEAD_LETTER"}
+
+
+@dataclass(eq=False)
 class Work:
     number: int
     priority: int
@@ -125,6 +140,18 @@ class Work:
     is_cancel_asked: bool = False
     checkpoint: tuple[Try, int, Any] | None = None
     result: tuple[str, Try, Any] | None = None
+    ties: list[Tie] = field(default_factory=list)
+    # A dead letter of what it waited for; and ended work whose dependents are left to the sweep.
+    is_buried: bool = False
+    is_pending: bool = False
+
+    @property
+    def waits_for(self) -> int:
+        return sum(each.is_open for each in self.ties)
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.waits_for > 0
 
     @property
     def current(self) -> Try | None:
@@ -140,7 +167,8 @@ class Work:
         self.state = states[-1]
 
     def is_claimable(self, now: int) -> bool:
-        return self.state == "READY" and self.available_at <= now and not self.is_held_back
+        is_free = not self.is_held_back and not self.is_blocked
+        return self.state == "READY" and self.available_at <= now and is_free
 
 
 @dataclass(eq=False)

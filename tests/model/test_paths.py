@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from .machine import MeshMachine
-from .rows import Try
-
-POLICY = {
-    "max_attempts": 2,
-    "initial_delay_ms": 1_000,
-    "max_delay_ms": 300_000,
-    "backoff": "exponential",
-    "retry_on": ["timeout"],
-    "max_unstarted": 4,
-}
+from .rows import Try, Work
+from .work_rules import POLICY
 
 
 class Path(MeshMachine):
@@ -48,6 +40,21 @@ class Path(MeshMachine):
         self.say(what, self.processes[-1], shown, shown.token, **body)
         self.agree()
 
+    def take_and_bury(self) -> None:
+        """Claim what there is and let it fail for good."""
+        self.claim(1, 1, None)
+        self.tell("start", self.tries[-1])
+        self.tell("fail", self.tries[-1], kind="broken", no_effect=False)
+
+    def retry_of(self, work: Work, *, dependents: bool) -> None:
+        """Retry exactly this one."""
+        self._retry(work, 1, dependents)
+        self.agree()
+
+    def place_of(self, work: Work) -> None:
+        self._place(work, None)
+        self.agree()
+
 
 @pytest.fixture
 def path(db: None) -> Iterator[Path]:
@@ -76,7 +83,7 @@ def test_an_operators_retry_begins_the_delays_anew(path: Path) -> None:
         path.tell("start", shown)
         path.tell("fail", shown, kind="timeout", no_effect=False)
     assert path.model.works[0].state == "DEAD_LETTER"
-    path.retry(0, 2)
+    path.retry(0, 2, False)
     for _ in range(2):
         shown = path.take()
         path.tell("start", shown)
@@ -187,3 +194,48 @@ def test_waiting_counts_anew_after_a_pause_and_not_while_held(path: Path) -> Non
         path.sweep_all()
         path.agree()
         assert path.model.works[0].state == state
+
+
+def line_up(path: Path, *required: str) -> None:
+    """Work, what waits for it, what waits for that, and so on."""
+    path.set_up()
+    for each in required:
+        path.submit(0, 0, None, POLICY, {}, waits=[(-1, each)])
+    path.agree()
+
+
+def test_a_dead_letter_buries_the_next_and_the_sweep_the_others_and_they_come_back_together(
+    path: Path,
+) -> None:
+    line_up(path, "SUCCEEDED", "SUCCEEDED", "ANY_END")
+    first, second, third, last = path.model.works
+    path.take_and_bury()
+    assert [each.state for each in path.model.works] == ["DEAD_LETTER"] * 2 + ["READY"] * 2
+    for is_blocked in (True, False):
+        path.sweep("release_dependents")
+        path.agree()
+        assert last.is_blocked is is_blocked
+    assert (third.state, last.state) == ("DEAD_LETTER", "READY")
+    path.retry_of(second, dependents=True)
+    assert second.state == "DEAD_LETTER"
+    path.retry_of(first, dependents=True)
+    assert [each.waits_for for each in path.model.works] == [0, 1, 1, 0]
+
+
+def test_blocked_work_is_given_to_nobody_and_does_not_wait_in_the_queue(path: Path) -> None:
+    path.set_up()
+    path.submit(0, 0, None, POLICY, {"queue_ms": 2_000}, waits=[(0, "SUCCEEDED")])
+    first, second = path.model.works
+    path.claim(1, 1, None)
+    path.place_of(second)
+    path.claim(1, 1, None)
+    path.tell("start", path.tries[-1])
+    path.wait(5_000, True)
+    path.sweep_all()
+    path.tell("complete", path.tries[-1], result_id="r", output=1)
+    assert (first.state, second.is_blocked, len(path.tries)) == ("SUCCEEDED", False, 1)
+    for state, late in (("READY", 1_999), ("DEAD_LETTER", 1)):
+        path.wait(late, True)
+        path.sweep_all()
+        path.agree()
+        assert second.state == state

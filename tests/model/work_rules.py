@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from mesh import (
 )
 
 from .both import some
-from .rows import Stop, Try, Work
+from .rows import Man, Stop, Try, Work
 from .worker_rules import WorkerRules
 
 POOL: Final = "p"
@@ -47,6 +48,19 @@ timeouts = st.fixed_dictionaries(
         "cancel_grace_ms": st.sampled_from([1_000, 60_000]),
     },
 )
+# The first ones or the latest ones that there are; the same one perhaps twice.
+required = st.sampled_from(["SUCCEEDED", "SUCCEEDED", "ANY_END"])
+ties: st.SearchStrategy[list[tuple[int, str]]] = st.just([]) | st.lists(
+    st.tuples(st.integers(-3, 3), required), max_size=3
+)
+POLICY: Final[dict[str, Any]] = {
+    "max_attempts": 2,
+    "initial_delay_ms": 1_000,
+    "max_delay_ms": 300_000,
+    "backoff": "exponential",
+    "retry_on": ["timeout"],
+    "max_unstarted": 4,
+}
 
 
 class WorkRules(WorkerRules):
@@ -62,6 +76,7 @@ class WorkRules(WorkerRules):
         in_pool=st.booleans(),
         memory=st.sampled_from([0, 0, 40, 60]),
         definition=st.sampled_from(["extract", "extract", "sort"]),
+        waits=ties,
     )
     def submit(
         self,
@@ -74,47 +89,55 @@ class WorkRules(WorkerRules):
         in_pool: bool = False,
         memory: int = 0,
         definition: str = "extract",
+        waits: Sequence[tuple[int, str]] = (),
     ) -> None:
         now = self.model.now
         number = len(self.model.works)
-        made = intake.submit(
-            caller=self.world.operator,
-            submission=self.world.submission(
-                definition_id=definition,
-                priority=priority,
-                retry_policy=policy,
-                timeouts=limits,
-                policy={
-                    "required_labels": {"zone": zone} if zone else {},
-                    "pool_id": POOL if in_pool else None,
-                    "resources": {"memory_bytes": memory} if memory else {},
-                },
-                not_before=self.at(now + delay) if delay else None,
-                lost_policy="hold" if is_hold else "requeue",
-            ),
-        ).workload
-        work = Work(
-            number,
-            priority,
-            now,
-            now + delay,
-            zone,
-            policy,
-            limits,
-            made.workload_id,
-            is_hold,
-            in_pool,
-            memory,
-            definition,
-            made.pk,
+        needed = [(self.work(each), required) for each, required in waits if number]
+        submission = self.world.submission(
+            definition_id=definition,
+            priority=priority,
+            retry_policy=policy,
+            timeouts=limits,
+            policy={
+                "required_labels": {"zone": zone} if zone else {},
+                "pool_id": POOL if in_pool else None,
+                "resources": {"memory_bytes": memory} if memory else {},
+            },
+            not_before=self.at(now + delay) if delay else None,
+            lost_policy="hold" if is_hold else "requeue",
+            dependencies=[
+                {"workload_id": other.workload_id, "required_state": required}
+                for other, required in needed
+            ],
         )
-        self.model.submit(work)
+        work = Work(number, priority, now, now + delay, zone, policy, limits)
+        work.is_hold, work.in_pool = is_hold, in_pool
+        work.memory, work.definition = memory, definition
+        _, made = self.both(
+            lambda: self.model.submit(work, needed),
+            lambda: intake.submit(caller=self.world.operator, submission=submission),
+        )
+        if made is not None:
+            work.workload_id, work.pk = made.workload.workload_id, made.workload.pk
 
     @precondition(lambda self: self.model.works)
-    @rule(number=some, extra=st.integers(0, 2))
-    def intervene(self, number: int, extra: int) -> None:
+    @rule(number=some, required=st.lists(required, min_size=1, max_size=3), limits=timeouts)
+    def line_up(
+        self,
+        number: int,
+        required: list[str],
+        limits: dict[str, int],
+    ) -> None:
+        """Work that waits for work that waits for some that is there, ended or not."""
+        for place, each in enumerate(required):
+            self.submit(0, 0, None, POLICY, limits, waits=[(-1 if place else number, each)])
+
+    @precondition(lambda self: self.model.works)
+    @rule(number=some, extra=st.integers(0, 2), dependents=st.booleans())
+    def intervene(self, number: int, extra: int, dependents: bool) -> None:
         if extra:
-            self.retry(number, extra)
+            self.retry(number, extra, dependents)
         else:
             self.cancel(number)
 
@@ -125,13 +148,19 @@ class WorkRules(WorkerRules):
             lambda: workloads.cancel(caller=self.world.operator, workload_id=work.workload_id),
         )
 
-    def retry(self, number: int, extra: int) -> None:
+    def retry(self, number: int, extra: int, dependents: bool) -> None:
         dead = [each for each in self.model.works if each.state == "DEAD_LETTER"]
         work = dead[number % len(dead)] if dead and number % 4 else self.work(number)
+        self._retry(work, extra, dependents)
+
+    def _retry(self, work: Work, extra: int, dependents: bool) -> None:
         self.both(
-            lambda: self.model.retry(work, extra),
+            lambda: self.model.retry(work, extra, dependents=dependents),
             lambda: workloads.retry(
-                caller=self.world.operator, workload_id=work.workload_id, extra_attempts=extra
+                caller=self.world.operator,
+                workload_id=work.workload_id,
+                extra_attempts=extra,
+                dependents=dependents,
             ),
         )
 
@@ -248,7 +277,9 @@ class WorkRules(WorkerRules):
         ready = [each for each in self.model.works if each.state == "READY"]
         work = ready[number % len(ready)] if ready and number % 4 else self.work(number)
         men = list(self.model.workers.values())
-        man = None if named is None else men[named % len(men)]
+        self._place(work, None if named is None else men[named % len(men)])
+
+    def _place(self, work: Work, man: Man | None) -> None:
         given, answer = self.both(
             lambda: self.model.place(work, man),
             lambda: placing.place(

@@ -19,9 +19,10 @@ from .rows import (
     Try,
     Work,
 )
+from .waiting import Waiting
 
 
-class Working:
+class Working(Waiting):
     """The whole state; each method is one call."""
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Working:
         self.pool: set[Man] | None = None
         self.limit: int | None = None
         self.late: set[Any] = set()
+        self.order: dict[str, int] = {}
         self.rights: list[Right] = []
         self.stops: list[Stop] = []
 
@@ -96,7 +98,8 @@ class Working:
 
     # --- workloads
 
-    def submit(self, work: Work) -> Work:
+    def submit(self, work: Work, waits: list[tuple[Work, str]]) -> Work:
+        self.tie(work, waits)
         work.ready_at = work.overall_from = self.now
         self.works.append(work)
         return work
@@ -116,7 +119,7 @@ class Working:
             return work.state
         if work.state in {"SUCCEEDED", "HELD"}:
             raise Refusal("WORKLOAD_TRANSITION_DENIED")
-        work.go("CANCELLED" if work.current is None else "CANCELLATION_REQUESTED")
+        self.go(work, "CANCELLED" if work.current is None else "CANCELLATION_REQUESTED")
         work.cancel_at, work.is_cancel_asked = self.now, True
         return work.state
 
@@ -125,15 +128,17 @@ class Working:
             raise Refusal("WORKLOAD_TRANSITION_DENIED")
         last = work.tries[-1]
         if resolution == "succeeded":
-            work.go("SUCCEEDED")
+            self.go(work, "SUCCEEDED")
             work.result = (f"resolution of {last.claim_id}", last, None)
             last.status = "SUCCEEDED"
         elif resolution == "requeue":
             work.extra += 1
             work.overall_from = self.now
             self._offer(work, self.now)
+        elif resolution == "cancelled":
+            self.go(work, "CANCELLED")
         else:
-            work.go(*(["CANCELLED"] if resolution == "cancelled" else ["FAILED", "DEAD_LETTER"]))
+            self.go(work, "FAILED", "DEAD_LETTER")
 
     def reclaim(self, work: Work) -> None:
         if work.current is None:
@@ -142,16 +147,25 @@ class Working:
         self._lose(current)
         self._rest(current.worker)
 
-    def retry(self, work: Work, extra: int) -> None:
+    def retry(self, work: Work, extra: int, *, dependents: bool) -> None:
         if work.state != "DEAD_LETTER":
             raise Refusal("WORKLOAD_TRANSITION_DENIED")
+        self.require_met(work)
+        # Found before it is brought back; with it those come back that wait for nothing bad.
+        below = self.buried_below(work) if dependents else []
         work.extra += extra
+        for each in [work, *below]:
+            if not any(tie.has_failed for tie in each.ties):
+                self._bring_back(each)
+
+    def _bring_back(self, work: Work) -> None:
+        self.wait_again(work)
         work.unstarted = work.retries = 0
         work.overall_from = self.now
         self._offer(work, self.now)
 
     def _offer(self, work: Work, available_at: int) -> None:
-        work.go("READY")
+        self.go(work, "READY")
         work.available_at, work.ready_at = available_at, self.now
         work.is_cancel_asked = False
 
@@ -170,7 +184,7 @@ class Working:
         if kind in work.policy["retry_on"] and has_budget and not self._too_late(work, at):
             self._offer(work, at)
         else:
-            work.go("DEAD_LETTER")
+            self.go(work, "DEAD_LETTER")
 
     def _before_start(self, work: Work) -> None:
         """A loss before start: no attempt of the budget, but not for ever either."""
@@ -180,9 +194,9 @@ class Working:
         if work.unstarted <= work.policy["max_unstarted"] and not self._too_late(work, at):
             self._offer(work, at)
         elif work.state == "CLAIMED":
-            work.go("READY", "DEAD_LETTER")
+            self.go(work, "READY", "DEAD_LETTER")
         else:
-            work.go("DEAD_LETTER")
+            self.go(work, "DEAD_LETTER")
 
     def _lose(self, attempt: Try) -> None:
         work = attempt.work
@@ -190,12 +204,12 @@ class Working:
         if attempt.started_at is not None:
             work.retries += 1
         if work.is_hold and attempt.started_at is not None:
-            work.go("HELD")
+            self.go(work, "HELD")
             return
         if work.state == "CANCELLATION_REQUESTED":
-            work.go("CANCELLED")
+            self.go(work, "CANCELLED")
             return
-        work.go("RECOVERING")
+        self.go(work, "RECOVERING")
         if attempt.started_at is None:
             self._before_start(work)
         else:
@@ -210,7 +224,7 @@ class Working:
         end = self.now + length
         given = Try(work, man, token, length, self.now, end, is_placed, self.given)
         work.tries.append(given)
-        work.go("CLAIMED")
+        self.go(work, "CLAIMED")
         return given
 
     def claim(self, man: Man, maximum: int, lease_ms: int | None) -> tuple[list[Try], str | None]:
@@ -247,6 +261,8 @@ class Working:
             raise Refusal("MESH_RUN_BLOCKED")
         if work.available_at > self.now:
             raise Refusal("WORKLOAD_NOT_YET_ELIGIBLE")
+        if work.is_blocked:
+            raise Refusal("WORKLOAD_DEPENDENCY_OPEN")
         if named is not None:
             if reasons := self.reasons(named, work):
                 raise Refusal("MESH_PLACEMENT_DENIED", reasons)
@@ -288,7 +304,7 @@ class Working:
             return
         if current.work.is_held_back:
             raise Refusal("MESH_RUN_BLOCKED")
-        current.work.go("RUNNING")
+        self.go(current.work, "RUNNING")
         current.status = "RUNNING"
         current.started_at = current.heard_at = self.now
         current.work.unstarted = 0
@@ -318,7 +334,7 @@ class Working:
             return
         current = self._fence(shown, man, token)
         self._require_running(current)
-        current.work.go("CHECKPOINTED")
+        self.go(current.work, "CHECKPOINTED")
         current.status = "CHECKPOINTED"
         current.heard_at = self.now
         current.work.checkpoint = (current, token, state)
@@ -366,7 +382,7 @@ class Working:
             raise Refusal("WORKLOAD_RESULT_DUPLICATE")
         current = self._late_fence(shown, man, token, report)
         self._require_open(current)
-        current.work.go("SUCCEEDED")
+        self.go(current.work, "SUCCEEDED")
         current.work.result = (result_id, current, output)
         self._end(current, "SUCCEEDED", report)
 
@@ -378,11 +394,11 @@ class Working:
         self._require_open(current)
         work = current.work
         work.retries += work.state != "HELD"  # what is held was counted then
-        work.go("FAILED")
+        self.go(work, "FAILED")
         if work.is_cancel_asked:
-            work.go("CANCELLED")
+            self.go(work, "CANCELLED")
         elif work.is_hold and not no_effect:
-            work.go("DEAD_LETTER")
+            self.go(work, "DEAD_LETTER")
         else:
             self._after_start(work, kind)
         self._end(current, "FAILED", report)
@@ -393,7 +409,7 @@ class Working:
         current = self._fence(shown, man, token)
         if current.work.state != "CANCELLATION_REQUESTED":
             raise Refusal("WORKLOAD_TRANSITION_DENIED")
-        current.work.go("CANCELLED")
+        self.go(current.work, "CANCELLED")
         self._end(current, "CANCELLED", ("cancelled", token))
 
     def release(self, shown: Try, man: Man, token: int) -> None:
@@ -402,7 +418,7 @@ class Working:
             return
         current = self._fence(shown, man, token)
         if current.work.state == "CANCELLATION_REQUESTED":
-            current.work.go("CANCELLED")
+            self.go(current.work, "CANCELLED")
             self._end(current, "CANCELLED", report)
             return
         if current.work.state != "CLAIMED":
