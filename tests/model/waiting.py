@@ -53,11 +53,12 @@ class Waiting:
         return changed
 
     def _release_dependents(self, last: int | None) -> set[str]:
-        """One level: what is buried here leaves its own dependents to the next pass."""
+        """Whole lines in one pass, for what waits came after what it waits for."""
         changed: set[str] = set()
-        for work in [each for each in self.works if each.is_pending]:
-            work.is_pending = False
-            changed |= self._wake(work)
+        for work in self.works:
+            if work.is_pending:
+                work.is_pending = False
+                changed |= self._wake(work)
         return changed
 
     # --- retries
