@@ -79,6 +79,11 @@ class Shared(NamedTuple):
     state: str
 
 
+_KEEP_WORKERS: Final = (
+    "select id from mesh_worker where id = any(%(pks)s::bigint[]) order by id for key share"
+)
+
+
 @dataclass(slots=True)
 class Held:
     """A locked workload, with the attempt that was asked for and that one's locked worker."""
@@ -160,6 +165,16 @@ def lock_workloads(pks: list[int]) -> dict[int, Workload]:
     """Lock these workloads in the order of their keys; inputs, which may be long, are not read."""
     locked = Workload.objects.select_for_update(of=("self",), no_key=True).defer("input")
     return {each.pk: each for each in locked.filter(pk__in=pks).order_by("pk")}
+
+
+def keep_workers(pks: Collection[int]) -> None:
+    """Have these workers stay and keep their credentials until the transaction ends.
+
+    In the order of their keys. Claims and heartbeats go on; a register or removal under way is
+    waited for. Rows that point to workers take this lock by themselves, but only at commit, when
+    their transaction holds what a register may be waiting for.
+    """
+    statements.rows(_KEEP_WORKERS, {"pks": list(pks)})
 
 
 def share_workloads(

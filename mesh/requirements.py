@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 
-from . import candidates, placement
+from . import candidates, locking, placement
 from .canonical import digest
 from .errors import DomainError
 from .models import ENDED_STATES, Application, EligibleSet, Requirement, Worker, Workload
@@ -150,8 +150,10 @@ def forget(worker: Worker) -> None:
 def forget_all(worker_pks: Collection[int]) -> None:
     """The same for these workers, which nobody has locked: a pool of theirs changed.
 
-    Locks their eligible sets in the order of the workers, and waits for claims under way.
+    Keeps the workers as they are, then locks their eligible sets in the order of the workers, and
+    waits for registers and claims under way.
     """
+    locking.keep_workers(worker_pks)
     locked = EligibleSet.objects.select_for_update(of=("self",), no_key=True)
     held = locked.filter(worker_id__in=worker_pks).order_by("worker_id")
     pks = list(held.values_list("worker_id", flat=True))

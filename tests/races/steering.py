@@ -165,7 +165,7 @@ class Gate:
     Only calls in other threads than the one that made the gate stop, each time they come by.
     """
 
-    def __init__(self, owner: ModuleType, name: str, *, after: bool = False) -> None:
+    def __init__(self, owner: ModuleType | type, name: str, *, after: bool = False) -> None:
         self._owner = owner
         self._name = name
         self._after = after
@@ -176,7 +176,8 @@ class Gate:
         self._home = threading.get_ident()
 
     def __enter__(self) -> Gate:
-        setattr(self._owner, self._name, self._stop)
+        # A function, not a method of this gate: that of a class must get its own `self`.
+        setattr(self._owner, self._name, lambda *args, **kwargs: self._stop(*args, **kwargs))
         return self
 
     def __exit__(

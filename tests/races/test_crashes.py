@@ -15,6 +15,7 @@ import pytest
 from django.db import connection
 
 from mesh import arrivals, claims, clock, intake, leases, recovery, settlement, workers, workloads
+from mesh.changes import Changes
 from mesh.models import (
     Attempt,
     Checkpoint,
@@ -38,10 +39,9 @@ django.setup()
 from django.db import connection
 connection.settings_dict["NAME"] = sys.argv[1]
 from mesh import settlement, workers
-settle = settlement._settle
-settlement._settle = lambda *every: (
-    settle(*every), print("written", flush=True), sys.stdin.read()
-)
+from mesh.changes import Changes
+write = Changes.write
+Changes.write = lambda self: (write(self), print("written", flush=True), sys.stdin.read())
 settlement.complete(
     caller=workers.authenticate(sys.argv[2]), claim_id=sys.argv[3], fencing_token=int(sys.argv[4]),
     result_id="r", output=1,
@@ -65,8 +65,8 @@ def _calls(world: World, held: Held) -> dict[str, tuple[Any, str, Callable[[], A
         "claim": (workers, "save", partial(claims.claim, **asks)),
         "start": (leases, "_write", partial(leases.start, **held.presenting)),
         "complete": (
-            settlement,
-            "_settle",
+            Changes,
+            "write",
             partial(settlement.complete, **held.presenting, result_id="r", output=1),
         ),
         "recover": (workers, "save", partial(recovery._recover, held.worker.row.pk)),

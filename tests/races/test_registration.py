@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from mesh import claims, leases, liveness, placing, settlement, workers
+from mesh import claims, leases, liveness, placing, pools, requirements, settlement, workers
 from mesh.models import Health, Lifecycle, State, Worker, WorkerEvent
+from mesh.pools import Change
 from mesh.registration import Registered
 from mesh.tenancy import Caller
 from tests.factories import Held, Member, World, name
 
 from .checks import assert_sound
-from .steering import Actor, answers, at_once, codes, hold
+from .steering import Actor, Gate, answers, at_once, codes, hold
 
 
 def _again(world: World, member: Member, **members: Any) -> Callable[[], Registered]:
@@ -175,6 +176,21 @@ def test_a_register_that_abandons_against_a_complete(world: World, register_firs
     assert held.refresh().state == (State.READY if register_first else State.SUCCEEDED)
     assert held.worker.refresh().active == 0
     assert held.worker.row.lifecycle == Lifecycle.READY
+    assert_sound()
+
+
+def test_a_pool_changes_while_its_member_registers_anew(world: World) -> None:
+    member, other = world.worker(), world.worker()
+    world.pool(other, pool_id="gpu")
+    change: Change = {"worker_ids": [member.worker_id, other.worker_id]}
+    with Gate(requirements, "forget") as gate:
+        register = Actor(_again(world, member))
+        gate.wait_for_arrival()
+        join = Actor(partial(pools.change, caller=world.operator, pool_id="gpu", change=change))
+        join.wait_until_blocked(by=register)
+        gate.let_through()
+        assert not register.value().created
+        assert join.value().workers.count() == 2
     assert_sound()
 
 
