@@ -11,8 +11,8 @@ never counted and never held.
 Locks: resume changes the incident alone; then, apart, each worker.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -143,7 +143,8 @@ def resume(*, caller: Caller, incident_id: str, reason: str) -> Incident:
     if incident is None:
         raise DomainError("INCIDENT_NOT_FOUND", "There is no such incident.")
     if _mark_resumed(incident, caller, reason):
-        let_go(incident, _unless_busy, actor=caller.subject, most=_AT_ONCE)
+        # The hold is over by now: a locked worker must not make that look refused.
+        let_go(incident, lambda _: locking.unless_busy(), actor=caller.subject, most=_AT_ONCE)
     incident.refresh_from_db()
     return incident
 
@@ -168,16 +169,6 @@ def _mark_resumed(incident: Incident, caller: Caller, reason: str) -> bool:
                 at=at,
             )
     return bool(marked)
-
-
-@contextmanager
-def _unless_busy(pk: int) -> Iterator[None]:
-    """The hold is over by now: a locked worker must not make that look refused."""
-    try:
-        yield
-    except Exception as error:
-        if not locking.is_busy(error):
-            raise
 
 
 def _pk_of(incident_id: str) -> int:

@@ -9,7 +9,8 @@ A call that starts from a workload learns its worker without a lock, locks the w
 workload, and looks again; if the work changed hands meanwhile, it tries anew, at most three times.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -244,6 +245,16 @@ def is_busy(exc: Exception) -> bool:
     """Whether it failed for a reason that passes: a row locked by another, a store away."""
     is_refused = isinstance(exc, DomainError) and exc.code == "STORAGE_BUSY"
     return is_refused or busy_error(exc) is not None
+
+
+@contextmanager
+def unless_busy() -> Iterator[None]:
+    """Pass over what the store was too busy for; a sweep goes on with it."""
+    try:
+        yield
+    except Exception as error:
+        if not is_busy(error):
+            raise
 
 
 def busy_error(exc: BaseException) -> DomainError | None:

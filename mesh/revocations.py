@@ -11,8 +11,6 @@ with what is left.
 Locks: the tenant's lock on rights, then the grants; then, apart, each worker.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -93,7 +91,7 @@ def drain_some(tenant_id: int) -> None:
     """
     mine = pending_drains(clock.now()).filter(tenant_id=tenant_id).order_by("pk")
     for pk in list(mine.values_list("pk", flat=True)[:_AT_ONCE]):
-        with _unless_busy():
+        with locking.unless_busy():
             drain(pk)
 
 
@@ -181,12 +179,3 @@ def _apply(
         evidence={"grants": number},
     )
     return Revoked(row, number)
-
-
-@contextmanager
-def _unless_busy() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if not locking.is_busy(error):
-            raise
