@@ -32,7 +32,7 @@ from django.db.models import (
 
 from . import clock, history, leases, liveness, locking
 from .errors import DomainError
-from .models import Application, DrainCause, Incident, Lifecycle, Role, Worker
+from .models import Application, DrainCause, Incident, Lifecycle, Role, Worker, not_pushed_back
 from .tenancy import Caller
 
 SWEEP: Final = "detect_silent_workers"
@@ -64,7 +64,7 @@ def silent_by_application(at: datetime) -> dict[int, Silent]:
     """Silent workers that no open incident holds, by the key of their application."""
     held = Incident.objects.filter(closed_at__isnull=True, workers=OuterRef("pk"))
     suspects = (
-        _silent(_living(), at).filter(_not_pushed_back(at)).exclude(Exists(held)).order_by("pk")
+        _silent(_living(), at).filter(not_pushed_back(at)).exclude(Exists(held)).order_by("pk")
     )
     found: dict[int, Silent] = {}
     columns = ("application_id", "pk", "lifecycle", "drain_cause")
@@ -112,7 +112,7 @@ def let_go(
     """
     taken = Taken()
     at = clock.now()
-    ripe = _still_silent(incident, at).filter(_not_pushed_back(at)).order_by("pk")
+    ripe = _still_silent(incident, at).filter(not_pushed_back(at)).order_by("pk")
     for pk in list(ripe.values_list("pk", flat=True)[:most]):
         with guard(pk):
             worker = liveness.silence(worker_pk=pk, actor=actor)
@@ -206,10 +206,6 @@ def _silent(rows: QuerySet[Worker], at: datetime) -> QuerySet[Worker]:
     since = Value(at) - timeout
     is_asked_back = Q(lifecycle=Lifecycle.RECOVERING, recovering_since__gt=since)
     return rows.filter(last_seen_at__lte=since).exclude(is_asked_back)
-
-
-def _not_pushed_back(at: datetime) -> Q:
-    return Q(sweep_after__isnull=True) | Q(sweep_after__lte=at)
 
 
 def _still_silent(incident: Incident, at: datetime) -> QuerySet[Worker]:

@@ -46,6 +46,7 @@ from .models import (
     SweepRun,
     Worker,
     Workload,
+    not_pushed_back,
 )
 
 logger = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ def promote_due(report: SweepReport, last: datetime | None) -> None:
 def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
     """End claims whose lease is over as lost work and free their slots; judges no worker."""
     at = clock.now()
-    expired = Attempt.objects.expired(at).filter(_not_pushed_back(at, "worker__"))
+    expired = Attempt.objects.expired(at).filter(not_pushed_back(at, "worker__"))
     for pk in _pages(report, expired, by="expires_at", of="worker_id"):
         with _passing_over(report, Worker, pk):
             lost = _recover(pk)
@@ -136,11 +137,11 @@ def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
 def enforce_deadlines(report: SweepReport, last: datetime | None) -> None:
     """End what is over time, after cancel grace too; drain deadlines; drains of revoked grants."""
     at = clock.now()
-    late = Workload.objects.filter(_not_pushed_back(at), deadline_at__lte=at)
+    late = Workload.objects.filter(not_pushed_back(at), deadline_at__lte=at)
     slow = (
         Attempt.objects.live()
         .filter(deadline_at__lte=at, workload__state__in=[State.CLAIMED, *STARTED_STATES])
-        .filter(_not_pushed_back(at, "workload__"))
+        .filter(not_pushed_back(at, "workload__"))
     )
     over = chain(
         _pages(report, late, by="deadline_at"),
@@ -212,7 +213,7 @@ def release_dependents(report: SweepReport, last: datetime | None) -> None:
     """
     for _ in range(MAX_LEVELS):
         known = len(report.changed)
-        flagged = Workload.objects.filter(_not_pushed_back(clock.now()), dependents_pending=True)
+        flagged = Workload.objects.filter(not_pushed_back(clock.now()), dependents_pending=True)
         for pk in _pages(report, flagged):
             with _passing_over(report, Workload, pk):
                 _release_dependents(report, pk)
@@ -318,10 +319,6 @@ def _passing_over(
         report.count("failed")
         if model not in {Application, SweepRun}:
             model._default_manager.filter(pk=pk).update(sweep_after=clock.now() + PUSHED_BACK)
-
-
-def _not_pushed_back(at: datetime, of: str = "") -> Q:
-    return Q(**{f"{of}sweep_after__isnull": True}) | Q(**{f"{of}sweep_after__lte": at})
 
 
 def _batches(queryset: QuerySet[Any], *, by: str = "pk", of: str = "pk") -> Iterator[list[int]]:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from . import clock, history, locking, scopes, statements, workers
 from .errors import DomainError
@@ -29,6 +29,7 @@ from .models import (
     RevocationKind,
     Role,
     Worker,
+    not_pushed_back,
 )
 from .tenancy import Caller, get_application
 
@@ -97,8 +98,7 @@ def drain_some(tenant_id: int) -> None:
 
 def pending_drains(at: datetime) -> QuerySet[Worker]:
     """The workers that are still to be drained because their grant was revoked."""
-    is_ripe = Q(sweep_after__isnull=True) | Q(sweep_after__lte=at)
-    return _resting().filter(is_ripe, grant__drains_pending=True)
+    return _resting().filter(not_pushed_back(at), grant__drains_pending=True)
 
 
 def drain(worker_pk: int) -> str | None:

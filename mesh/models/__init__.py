@@ -27,7 +27,7 @@ from .grants import MAX_DEPTH, Grant, Revocation
 from .history import AuditEntry, WorkerEvent, WorkloadEvent
 from .pools import Pool, PoolMember
 from .steering import Decision, LateReport, Pause
-from .sweeps import Incident, SweepRun
+from .sweeps import Incident, SweepRun, not_pushed_back
 from .tenancy import ApiToken, Application, Membership, Tenant
 from .workers import EligibleSet, Worker
 from .workloads import Attempt, Checkpoint, Dependency, Requirement, Result, Workload, uid_of
@@ -79,5 +79,6 @@ __all__ = [
     "WorkerEvent",
     "Workload",
     "WorkloadEvent",
+    "not_pushed_back",
     "uid_of",
 ]

@@ -1,10 +1,18 @@
 """What the sweeps leave behind: their last run, and incidents of the brake."""
 
+from datetime import datetime
+
 from django.db import models
 
 from .scope import TenantQuerySet
 from .tenancy import Application, Tenant
 from .workers import Worker
+
+
+def not_pushed_back(at: datetime, of: str = "") -> models.Q:
+    """Rows (or what `of` names of them) that no sweep passes over at `at`: none raised lately."""
+    is_ripe = models.Q(**{f"{of}sweep_after__lte": at})
+    return models.Q(**{f"{of}sweep_after__isnull": True}) | is_ripe
 
 
 class SweepRun(models.Model):
