@@ -98,6 +98,7 @@ INSTALLED_APPS = [
     "django_prometheus",
     "axes",
     "mesh",
+    "workflows",
 ]
 
 MIDDLEWARE = [

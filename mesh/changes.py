@@ -8,12 +8,14 @@ tells which of the ended work is waited for; only where some is, a second one go
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 import orjson
+from django.db import transaction
 from django.db.models import Model
 
-from . import dependencies, statements
+from . import dependencies, signals, statements
 from .models import ENDED_STATES, Attempt, Result, Worker, Workload, WorkloadEvent
 
 # What moves change; the rest of the row is written once.
@@ -106,6 +108,7 @@ class Changes:
         if not (self.workloads or self.attempts or self.workers):
             return
         ended = {pk: row for pk, row in self.workloads.items() if row.state in ENDED_STATES}
+        self._tell_runs(ended.values())
         waited_for = statements.rows(
             _SQL,
             {
@@ -120,6 +123,13 @@ class Changes:
         if waited_for:
             pks = [row["id"] for row in waited_for]
             dependencies.wake(pks, max(ended[pk].updated_at for pk in pks))
+
+    @staticmethod
+    def _tell_runs(ended: Iterable[Workload]) -> None:
+        """Once this is committed, say which work of workflow runs ended: a hint, not the truth."""
+        pks = [each.pk for each in ended if each.idempotency_key.startswith(signals.RUN_KEY)]
+        if pks:
+            transaction.on_commit(partial(signals.run_work_ended.send_robust, Workload, pks=pks))
 
 
 def _rows(rows: Iterable[Model], columns: Iterable[str]) -> str:

@@ -57,12 +57,19 @@ class _Again(Exception):  # noqa: N818  # never leaves this module
         self.missing = missing
 
 
-def submit(*, caller: Caller, submission: Submission, grant: str | None = None) -> Submitted:
+def submit(
+    *,
+    caller: Caller,
+    submission: Submission,
+    grant: str | None = None,
+    is_of_run: bool = False,
+) -> Submitted:
     """Take in one workload, READY when due. The same key with the same content is the same work.
 
     It is not claimable before its dependencies ended as required. Where one had already ended
     otherwise it is accepted all the same, and a dead letter at once (`dependency_failed`). To name
-    a dependency twice is to name it once, but not with two required states.
+    a dependency twice is to name it once, but not with two required states. Keys that begin with
+    `run:` belong to workflow runs, which say so with `is_of_run`.
 
     Needs the role operator, or a grant that names the caller. Refuses in this order:
     PERMISSION_DENIED; APPLICATION_NOT_FOUND; WORKLOAD_SECRET_REJECTED; WORKLOAD_INVALID;
@@ -70,7 +77,7 @@ def submit(*, caller: Caller, submission: Submission, grant: str | None = None) 
     WORKLOAD_DEPENDENCY_INVALID (not in this application); LIMIT_EXCEEDED (too many kinds of work,
     or the tenant's submissions per minute). A repeat is answered whatever the limits say.
     """
-    answer = _take_in(caller, [Asked(submission, grant)])[0]
+    answer = _take_in(caller, [Asked(submission, grant, is_of_run)])[0]
     if isinstance(answer, DomainError):
         raise answer
     workload = answer.workload or Workload.objects.select_related("application").get(

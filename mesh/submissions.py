@@ -15,6 +15,7 @@ from .errors import DomainError
 from .models import Backoff, LostPolicy, RequiredState
 from .requirements import Need
 from .scopes import Facts
+from .signals import RUN_KEY
 from .workers import are_names
 from .workloads import MAX_INPUT
 
@@ -115,6 +116,8 @@ class Asked:
 
     submission: Submission
     grant: str | None = None
+    # Of a workflow run, which alone may use the keys that begin with `run:`.
+    is_of_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ class Item:
     input_bytes: int
     need: Need
     need_digest: str
+    is_of_run: bool = False
 
     @classmethod
     def of(cls, asked: Asked, known: dict[str, tuple[Need, str]]) -> "Item":
@@ -148,6 +152,7 @@ class Item:
             input_bytes,
             need,
             need_digest,
+            asked.is_of_run,
         )
 
 
@@ -163,7 +168,9 @@ def require_values(item: Item, at: datetime) -> None:
     }
     rules = {
         **{name: bool(text.strip()) and len(text) <= 200 for name, text in texts.items()},
-        "idempotency_key": bool(key.strip()) and len(key) <= 255 and not key.startswith("run:"),
+        "idempotency_key": bool(key.strip())
+        and len(key) <= 255
+        and key.startswith(RUN_KEY) == item.is_of_run,
         "session_id": len(submission.session_id) <= 200,
         "priority": submission.priority in PRIORITY,
         "capability_snapshot": are_names(submission.capability_snapshot),

@@ -56,6 +56,8 @@ class Caller:
     worker_pk: int | None = None
     # Of the credential that let a worker in; it may have registered anew by the time it acts.
     incarnation: int | None = None
+    # Of the API token that let a service in; a later token of the same name is another one.
+    token_pk: int | None = None
 
     @property
     def is_worker(self) -> bool:
@@ -110,7 +112,7 @@ def authenticate(secret: str) -> Caller:
     _, pk, name, role, tenant_id, tenant, was_noted = found
     if not was_noted:
         _note_use(pk)
-    return Caller(f"service:{name}", tenant_id, tenant, Role(role))
+    return Caller(f"service:{name}", tenant_id, tenant, Role(role), token_pk=pk)
 
 
 def _note_use(pk: int) -> None:

@@ -9,7 +9,7 @@ workload with what it waits for, and what is retried with it.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -42,6 +42,18 @@ _NAMES: Final[Mapping[str, str]] = {
     State.SUCCEEDED: "completed",
     State.DEAD_LETTER: "dead_lettered",
 }
+
+
+_before_retry: list[Callable[[Sequence[int]], None]] = []
+
+
+def before_retry(lock: Callable[[Sequence[int]], None]) -> None:
+    """Have `lock` called with the keys of work that is about to be retried, before it is locked.
+
+    What stands above the mesh in the order of locks is locked there.
+    """
+    if lock not in _before_retry:
+        _before_retry.append(lock)
 
 
 @history.audited("workload.cancelled", on="workload_id")
@@ -98,6 +110,8 @@ def retry(
     pk = pk_for(caller, workload_id)
     with transaction.atomic():
         pks = dependencies.buried_by(pk) if dependents else [pk]
+        for lock in _before_retry:
+            lock(pks)
         requirements.keep_in_use(pks)
         others = {each.depends_on_id for each in dependencies.ties_of(pks)}
         locked = locking.lock_workloads(sorted(others.union(pks)))

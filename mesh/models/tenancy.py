@@ -17,6 +17,8 @@ class Tenant(models.Model):
     # Null is no limit. Either may be overshot by one batch.
     max_live_claims = models.IntegerField(null=True, blank=True)
     max_submissions_per_minute = models.IntegerField(null=True, blank=True)
+    # How many people must state that the old owner of a run has stopped.
+    attestations = models.IntegerField(default=1, db_default=1)
 
     class Meta:
         ordering = ["name"]
@@ -29,6 +31,9 @@ class Tenant(models.Model):
                 condition=Q(max_submissions_per_minute__isnull=True)
                 | Q(max_submissions_per_minute__gte=1),
                 name="tenant_submission_limit_is_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(attestations__in=[1, 2]), name="one_or_two_people_attest_in_a_tenant"
             ),
         ]
 
