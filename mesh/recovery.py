@@ -12,7 +12,7 @@ application from taking most of its workers offline in one pass stands in `mesh.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -80,7 +80,7 @@ def run(name: str) -> SweepReport:
     sweep = SWEEPS[name]
     report = SweepReport(name)
     began = time.monotonic()
-    with pglock.advisory(f"fencepost.sweep.{name}", timeout=0) as is_mine:
+    with pglock.advisory(_lock_name(name), timeout=0) as is_mine:
         if not is_mine:
             report.skipped = True
             return report
@@ -114,7 +114,7 @@ def promote_due(report: SweepReport, last: datetime | None) -> None:
     )
     due = Application.objects.filter(Exists(waiting)).order_by("pk")
     for application_pk in due.values_list("pk", flat=True):
-        with _passing_over(report, Application, application_pk):
+        with passing_over(report, Application, application_pk):
             for _ in range(MAX_PAGES):
                 changed = _promote(application_pk)
                 report.changed += changed
@@ -127,8 +127,8 @@ def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
     """End claims whose lease is over as lost work and free their slots; judges no worker."""
     at = clock.now()
     expired = Attempt.objects.expired(at).filter(not_pushed_back(at, "worker__"))
-    for pk in _pages(report, expired, by="expires_at", of="worker_id"):
-        with _passing_over(report, Worker, pk):
+    for pk in pages(report, expired, by="expires_at", of="worker_id"):
+        with passing_over(report, Worker, pk):
             lost = _recover(pk)
             report.changed += [each.workload_id for each in lost]
             report.count("recovered", len(lost))
@@ -144,23 +144,23 @@ def enforce_deadlines(report: SweepReport, last: datetime | None) -> None:
         .filter(not_pushed_back(at, "workload__"))
     )
     over = chain(
-        _pages(report, late, by="deadline_at"),
-        _pages(report, slow, by="deadline_at", of="workload_id"),
+        pages(report, late, by="deadline_at"),
+        pages(report, slow, by="deadline_at", of="workload_id"),
     )
     for pk in over:
-        with _passing_over(report, Workload, pk):
+        with passing_over(report, Workload, pk):
             ended = deadlines.enforce(workload_pk=pk, actor="system:enforce_deadlines")
             if ended is not None:
                 report.changed.append(ended.workload_id)
                 report.count(ended.cause)
-    for pk in _pages(report, deadlines.passed_drains(at), by="drain_deadline_at"):
-        with _passing_over(report, Worker, pk):
+    for pk in pages(report, deadlines.passed_drains(at), by="drain_deadline_at"):
+        with passing_over(report, Worker, pk):
             told = deadlines.pass_drain(worker_pk=pk, actor="system:enforce_deadlines")
             if told is not None:
                 report.changed.append(told.worker_id)
                 report.count("drain_deadline")
-    for pk in _pages(report, revocations.pending_drains(at)):
-        with _passing_over(report, Worker, pk):
+    for pk in pages(report, revocations.pending_drains(at)):
+        with passing_over(report, Worker, pk):
             if worker_id := revocations.drain(pk):
                 report.changed.append(worker_id)
                 report.count("drained")
@@ -172,17 +172,17 @@ def detect_silent_workers(report: SweepReport, last: datetime | None) -> None:
     at = clock.now()
     is_late = last is not None and at - last > timedelta(milliseconds=settings.SWEEP_OUTAGE_MS)
     for incident in brake.due(at):
-        taken = brake.let_go(incident, partial(_passing_over, report, Worker))
+        taken = brake.let_go(incident, partial(passing_over, report, Worker))
         report.changed += taken.worker_ids
         report.count("offline", len(taken.worker_ids))
         report.count("heard_again", taken.heard_again)
     for application_pk, silent in brake.silent_by_application(at).items():
         free: list[int] = []
-        with _passing_over(report, Application, application_pk):
+        with passing_over(report, Application, application_pk):
             free, braked = brake.admit(application_pk, silent, at, sweep_is_late=is_late)
             report.count("braked", braked)
         for pk in free:
-            with _passing_over(report, Worker, pk):
+            with passing_over(report, Worker, pk):
                 _take_offline(report, pk)
 
 
@@ -192,7 +192,7 @@ def prune_history(report: SweepReport, last: datetime | None) -> None:
     for pks in retention.ended_work(at):
         _prune_work(report, pks, at)
     for outcome, prune in _PRUNE.items():
-        with _passing_over(report):
+        with passing_over(report):
             report.count(outcome, prune(at))
 
 
@@ -214,13 +214,13 @@ def release_dependents(report: SweepReport, last: datetime | None) -> None:
     for _ in range(MAX_LEVELS):
         known = len(report.changed)
         flagged = Workload.objects.filter(not_pushed_back(clock.now()), dependents_pending=True)
-        for pk in _pages(report, flagged):
-            with _passing_over(report, Workload, pk):
+        for pk in pages(report, flagged):
+            with passing_over(report, Workload, pk):
                 _release_dependents(report, pk)
         if len(report.changed) == known:
             break
     for pk in dependencies.missed():
-        with _passing_over(report, Workload, pk):
+        with passing_over(report, Workload, pk):
             _release_dependents(report, pk)
 
 
@@ -232,6 +232,28 @@ SWEEPS: Final[dict[str, Callable[[SweepReport, datetime | None], None]]] = {
     "prune_history": prune_history,
     "release_dependents": release_dependents,
 }
+
+
+# Whose passes do not wait for each other's, where a sweep is not one for all.
+_LANES: Final[dict[str, Callable[[], str]]] = {}
+
+
+def register(
+    sweeps: Mapping[str, Callable[[SweepReport, datetime | None], None]],
+    *,
+    lane: Callable[[], str],
+) -> None:
+    """Add sweeps of what stands above the mesh.
+
+    Passes of one sweep run at the same time where their `lane` differs.
+    """
+    SWEEPS.update(sweeps)
+    _LANES.update(dict.fromkeys(sweeps, lane))
+
+
+def _lock_name(name: str) -> str:
+    lane = _LANES[name]() if name in _LANES else ""
+    return f"fencepost.sweep.{name}{lane and f'.{lane}'}"
 
 
 def _promote(application_pk: int) -> list[str]:
@@ -277,7 +299,7 @@ def _prune_work(report: SweepReport, pks: list[int], at: datetime) -> None:
         report.count("work", retention.delete_work(pks, at))
     except DatabaseError:
         for pk in pks:
-            with _passing_over(report, Workload, pk):
+            with passing_over(report, Workload, pk):
                 report.count("work", retention.delete_work([pk], at))
 
 
@@ -300,7 +322,7 @@ def _end_outage(report: SweepReport) -> bool:
 
 
 @contextmanager
-def _passing_over(
+def passing_over(
     report: SweepReport, model: type[Model] = SweepRun, pk: int | str = ""
 ) -> Iterator[None]:
     """Let a row that raises not stop the others; it is pushed back, unless it was only busy.
@@ -337,7 +359,7 @@ def _batches(queryset: QuerySet[Any], *, by: str = "pk", of: str = "pk") -> Iter
         page = queryset.filter(beyond, **{f"{by}__gte": value}).order_by(by, "pk")
 
 
-def _pages(
+def pages(
     report: SweepReport, queryset: QuerySet[Any], *, by: str = "pk", of: str = "pk"
 ) -> Iterator[int]:
     """Each key that `of` names once, of as many pages as one pass may take.
