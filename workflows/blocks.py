@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from django.db.models import FilteredRelation, Q
+
 from mesh import workloads
 from mesh.errors import DomainError
 
@@ -31,6 +33,14 @@ _CODES: Final[Mapping[str, tuple[str, str]]] = {
     "cancelled": ("RUN_CANCELLING", "The run is being cancelled."),
     "control_failure": ("RUN_CONTROL_FAILURE", "The run cannot go on by itself."),
     "recovery": ("RUN_RECOVERING", "What was under way before the hand-over is not explained yet."),
+}
+
+# The rows of each kind, as a run's relations name them.
+_ROWS: Final[Mapping[str, str]] = {
+    "user_paused": "userpause",
+    "cancelled": "cancellationrequest",
+    "control_failure": "controlfailure",
+    "recovery": "recoverybarrier",
 }
 
 
@@ -57,13 +67,13 @@ class Standing:
 
 
 def standing(run_pk: int) -> Standing:
-    """The blocks that stand; one snapshot where the caller has locked the run."""
-    return Standing(
-        UserPause.objects.filter(run_id=run_pk, ended_at__isnull=True).first(),
-        CancellationRequest.objects.filter(run_id=run_pk, ended_at__isnull=True).first(),
-        ControlFailure.objects.filter(run_id=run_pk, ended_at__isnull=True).first(),
-        RecoveryBarrier.objects.filter(run_id=run_pk, ended_at__isnull=True).first(),
-    )
+    """The blocks that stand, as of one moment: it is one statement."""
+    kinds = {
+        name: FilteredRelation(f"{each}_rows", condition=Q(**{f"{each}_rows__ended_at": None}))
+        for name, each in _ROWS.items()
+    }
+    run = Run.objects.only("pk").annotate(**kinds).select_related(*kinds).filter(pk=run_pk).first()
+    return Standing(**{name: getattr(run, name, None) for name in kinds})
 
 
 def require_none(blocks: Standing) -> None:
