@@ -167,7 +167,7 @@ def require_values(item: Item, at: datetime) -> None:
         "trigger": submission.trigger,
     }
     rules = {
-        **{name: bool(text.strip()) and len(text) <= 200 for name, text in texts.items()},
+        **{name: is_text(text) for name, text in texts.items()},
         "idempotency_key": bool(key.strip())
         and len(key) <= 255
         and key.startswith(RUN_KEY) == item.is_of_run,
@@ -176,19 +176,25 @@ def require_values(item: Item, at: datetime) -> None:
         "capability_snapshot": are_names(submission.capability_snapshot),
         "connection_scopes": are_names(submission.connection_scopes),
         "input": item.input_bytes <= MAX_INPUT,
-        "not_before": _is_near(submission.not_before, at),
+        "not_before": is_near(submission.not_before, at),
         "dependencies": len(submission.dependencies) <= MAX_DEPENDENCIES
         and all(each["required_state"] in RequiredState.values for each in submission.waits_for()),
         **policies.rules(content["policy"]),
-        **_retry_rules(content["retry_policy"]),
-        **_timeout_rules(content["timeouts"]),
+        **retry_rules(content["retry_policy"]),
+        **timeout_rules(content["timeouts"]),
     }
     broken = [name for name, holds in rules.items() if not holds]
     if broken:
         raise DomainError("WORKLOAD_INVALID", f"Out of bounds: {', '.join(broken)}.", fields=broken)
 
 
-def _retry_rules(policy: Mapping[str, Any]) -> dict[str, bool]:
+def is_text(text: str) -> bool:
+    """A text that is kept with work (environment, definition): not blank, at most 200 long."""
+    return bool(text.strip()) and len(text) <= 200
+
+
+def retry_rules(policy: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether each part of a whole retry policy is within its bounds, by the name of the part."""
     return {
         "retry_policy.max_attempts": 1 <= policy["max_attempts"] <= 1_000,
         "retry_policy.initial_delay_ms": 0 <= policy["initial_delay_ms"] <= MAX_SPAN_MS,
@@ -200,7 +206,8 @@ def _retry_rules(policy: Mapping[str, Any]) -> dict[str, bool]:
     }
 
 
-def _timeout_rules(timeouts: Mapping[str, int | None]) -> dict[str, bool]:
+def timeout_rules(timeouts: Mapping[str, int | None]) -> dict[str, bool]:
+    """Whether each of all timeouts is within its bounds, by its name."""
     return {
         f"timeouts.{name}": (value is None and name != "cancel_grace_ms")
         or (value is not None and 1 <= value <= MAX_SPAN_MS)
@@ -208,6 +215,6 @@ def _timeout_rules(timeouts: Mapping[str, int | None]) -> dict[str, bool]:
     }
 
 
-def _is_near(not_before: datetime | None, at: datetime) -> bool:
+def is_near(moment: datetime | None, at: datetime) -> bool:
     """Within ten years: no further than a span may reach, so that deadlines can be worked out."""
-    return not_before is None or abs(not_before.timestamp() - at.timestamp()) * 1_000 <= MAX_SPAN_MS
+    return moment is None or abs(moment.timestamp() - at.timestamp()) * 1_000 <= MAX_SPAN_MS

@@ -28,9 +28,14 @@ def require_id(value: str, what: str) -> None:
         )
 
 
+def is_name(value: str) -> bool:
+    """Whether it could be a resource, artifact or token."""
+    return bool(value) and value == value.strip() and len(value.encode()) <= MAX_BYTES
+
+
 def require_name(value: str, what: str) -> None:
     """Refuse with ADMISSION_INVALID what is no resource, artifact or token."""
-    if not value or value != value.strip() or len(value.encode()) > MAX_BYTES:
+    if not is_name(value):
         raise DomainError(
             "ADMISSION_INVALID",
             f"The {what} is not blank, at most {MAX_BYTES} bytes, without blanks around it.",

@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('definition_id', models.CharField(max_length=200)),
                 ('version', models.IntegerField()),
-                ('steps', models.JSONField()),
+                ('steps', mesh.models.fields.ExactJSONField()),
                 ('checksum', models.CharField(max_length=64)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('created_by', models.CharField(max_length=255)),

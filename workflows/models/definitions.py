@@ -5,6 +5,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from mesh.models import Application, Tenant
+from mesh.models.fields import ExactJSONField
 from mesh.models.scope import TenantQuerySet
 
 
@@ -20,7 +21,7 @@ class Definition(models.Model):
     definition_id = models.CharField(max_length=200)
     version = models.IntegerField()
     # With all defaults written out, so that what is executed stands here and nowhere else.
-    steps = models.JSONField()
+    steps = ExactJSONField()
     # Of application and steps: by it the same content is known.
     checksum = models.CharField(max_length=64)
     created_at = models.DateTimeField(db_default=Now())
