@@ -206,6 +206,19 @@ BRAKE_FRACTION = number("FENCEPOST_BRAKE_FRACTION", 0.5, most=1.0)
 BRAKE_MIN_WORKERS = number("FENCEPOST_BRAKE_MIN_WORKERS", 5)
 BRAKE_HOLD_MS = number("FENCEPOST_BRAKE_HOLD_MS", 30_000)
 
+# --- Hand-over of runs ---------------------------------------------------------------------------
+
+# Who knows whether the old owner of a run has stopped, asked in this order; see
+# workflows/evidence.py. Each may take so long, and what it says holds for so long.
+EVIDENCE_RESOLVERS = env.list(
+    "FENCEPOST_EVIDENCE_RESOLVERS",
+    default=["workflows.evidence.CoordinatorEvidence", "workflows.evidence.AttestationEvidence"],
+)
+EVIDENCE_TIMEOUT_MS = number("FENCEPOST_EVIDENCE_TIMEOUT_MS", 2_000, least=1, most=10_000)
+EVIDENCE_MAX_AGE_MS = number("FENCEPOST_EVIDENCE_MAX_AGE_MS", 60_000, least=1)
+# After its lease a coordinator may still be in the middle of a call.
+COORDINATOR_GRACE_MS = number("FENCEPOST_COORDINATOR_GRACE_MS", 5_000)
+
 # --- Retention: days that rows are kept; see mesh/retention.py -----------------------------------
 
 KEEP_ENDED_WORK_DAYS = number("FENCEPOST_KEEP_ENDED_WORK_DAYS", 90, least=1, most=36_500)

@@ -25,6 +25,9 @@ from .errors import DomainError
 from .models import ApiToken, Application, Membership, Role, Tenant
 
 TOKEN_PREFIX: Final = "fpt_"  # noqa: S105  # a prefix by which tokens are known, not a secret
+# The permission to state that the old owner of a run has stopped. Every admin may; a person without
+# that role may where Django gives it to them, in all tenants that they belong to.
+ATTEST: Final = "workflows.attest_handoff"
 _RANK: Final = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 _MAX_NAME: Final = 200
 _MAX_USER_NAME: Final = 150
@@ -43,6 +46,7 @@ _NOTE_USE: Final = """
 """
 logger = logging.getLogger(__name__)
 _LIMIT: Final = range(1, 2**31)
+_ATTESTATIONS: Final = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Caller:
     incarnation: int | None = None
     # Of the API token that let a service in; a later token of the same name is another one.
     token_pk: int | None = None
+    # A person to whom Django gave the permission `ATTEST`.
+    is_attester: bool = False
 
     @property
     def is_worker(self) -> bool:
@@ -66,6 +72,11 @@ class Caller:
     def can(self, role: Role) -> bool:
         """Whether the caller's role is `role` or stronger; a worker has none."""
         return self.role is not None and _RANK[self.role] >= _RANK[role]
+
+    @property
+    def can_attest(self) -> bool:
+        """Whether the caller may state that the old owner of a run has stopped."""
+        return self.is_attester or self.can(Role.ADMIN)
 
     def require(self, role: Role) -> None:
         """Refuse (PERMISSION_DENIED) unless the caller's role is `role` or stronger."""
@@ -96,7 +107,10 @@ def caller_for_user(user: AbstractBaseUser | AnonymousUser, tenant_name: str | N
         raise DomainError("REQUEST_INVALID", "You belong to several tenants: name one.")
     member = found[0]
     subject = f"human:{user.get_username()}"
-    return Caller(subject, member.tenant_id, member.tenant.name, Role(member.role))
+    role = Role(member.role)
+    # Admins may anyhow: not asked for them.
+    is_attester = role != Role.ADMIN and user.has_perm(ATTEST)
+    return Caller(subject, member.tenant_id, member.tenant.name, role, is_attester=is_attester)
 
 
 def authenticate(secret: str) -> Caller:
@@ -146,18 +160,26 @@ def create_tenant(
     applications: Sequence[str],
     actor: str,
     limits: Mapping[str, int | None] | None = None,
+    attestations: int | None = None,
 ) -> Tenant:
     """Make a tenant with its applications; a repeat adds what is missing and sets the `limits`.
 
     Limits are `max_live_claims` and `max_submissions_per_minute`, at least 1; None is no limit.
+    `attestations` is how many people, 1 or 2, must state that the old owner of a run has stopped;
+    None leaves it as it is (1 at first).
     What changes is audited, each limit with what it was before and is now.
-    Refuses with REQUEST_INVALID a name that could not stand in an id or a path, and a bad limit.
+    Refuses with REQUEST_INVALID a name that could not stand in an id or a path, a bad limit, and
+    another number of people.
     """
     for each in (name, *applications):
         _require_name(each)
     wanted = limits or {}
     if not all(each is None or each in _LIMIT for each in wanted.values()):
         raise DomainError("REQUEST_INVALID", "A limit is a number from 1 on.")
+    if attestations is not None:
+        if attestations not in _ATTESTATIONS:
+            raise DomainError("REQUEST_INVALID", "One or two people attest a hand-over.")
+        wanted = {**wanted, "attestations": attestations}
     with transaction.atomic():
         tenant, is_new = Tenant.objects.get_or_create(name=name)
         changed = _limit(tenant, wanted)

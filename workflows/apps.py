@@ -6,6 +6,8 @@ class WorkflowsConfig(AppConfig):
     verbose_name = "Workflows"
 
     def ready(self) -> None:
-        from . import receivers
+        from . import evidence, receivers
 
         receivers.connect()
+        # A setting that leads nowhere shows now, not when a run is to be handed over.
+        evidence.resolvers()

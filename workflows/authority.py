@@ -21,7 +21,7 @@ from mesh.tenancy import Caller
 from . import blocks, history
 from .locking import lock_run
 from .models import Run
-from .names import require_id, require_name
+from .names import is_name, no_name, require_id, require_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,18 @@ class Authority:
         """Refuse with ADMISSION_INVALID an instance id, artifact or token that could not be one."""
         require_id(self.instance_id, "instance_id")
         require_name(self.target_artifact_id, "target_artifact_id")
-        if self.fencing_token is not None:
-            require_name(self.fencing_token, "fencing_token")
+        # Not by `require_name`: a traceback that shows variables would show the token there.
+        if self.fencing_token is not None and not is_name(self.fencing_token):
+            raise no_name("fencing_token")
+
+    def require_whole(self) -> None:
+        """As `require_sound`, and it must have a token: ADMISSION_INVALID."""
+        self.require_sound()
+        if self.fencing_token is None:
+            raise no_name("fencing_token")
+
+    def without_token(self) -> "Authority":
+        return Authority(self.target_artifact_id, self.instance_id, self.generation)
 
     def is_of(self, run: Run) -> bool:
         """Whether it is the run's current authority; where it has a token, that must fit too."""
@@ -67,6 +77,13 @@ class Authority:
         """Compares in constant time."""
         given = secret_hash(self.fencing_token or "")
         return self.fencing_token is not None and hmac.compare_digest(given, run.token_hash or "")
+
+    def has_token_like(self, other: "Authority") -> bool:
+        """Whether both have a token, and the same one; compares in constant time."""
+        if self.fencing_token is None or other.fencing_token is None:
+            return False
+        mine, its = secret_hash(self.fencing_token), secret_hash(other.fencing_token)
+        return hmac.compare_digest(mine, its)
 
 
 def require_current(run: Run, authority: Authority) -> None:
@@ -108,8 +125,7 @@ def claim(*, caller: Caller, run_id: str, authority: Authority) -> Run:
     RUN_TERMINAL (nobody has it and it ended).
     """
     caller.require(Role.OPERATOR)
-    authority.require_sound()
-    require_name(authority.fencing_token or "", "fencing_token")
+    authority.require_whole()
     with transaction.atomic():
         run = lock_run(caller, run_id)
         if authority.generation != 1:

@@ -10,7 +10,7 @@ Locks: the caller has locked the run; here its workloads are locked, in the orde
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 from django.db.models import FilteredRelation, Q
 
@@ -42,6 +42,17 @@ _ROWS: Final[Mapping[str, str]] = {
     "control_failure": "controlfailure",
     "recovery": "recoverybarrier",
 }
+
+
+class Owner(Protocol):
+    """An authority, as far as a barrier belongs to one."""
+
+    @property
+    def target_artifact_id(self) -> str: ...
+    @property
+    def instance_id(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,39 @@ def obey(run: Run) -> None:
         workloads.hold(pks)
     else:
         workloads.unhold(pks)
+
+
+def open_barrier(
+    run: Run, *, owner: Owner | None, by: str, reason: str, at: datetime
+) -> RecoveryBarrier:
+    """Have nothing new start in a locked run until what is under way is explained.
+
+    Opens a barrier that belongs to `owner` (to nobody where there is none); one that stands goes
+    over to it, and keeps since when, by whom and why. The unsettled work is held. A repeat changes
+    nothing.
+    """
+    barrier, is_new = RecoveryBarrier.objects.get_or_create(
+        run=run,
+        ended_at=None,
+        defaults={"since": at, "by": by, "reason": reason, **_owning(owner)},
+    )
+    if not is_new and owner is not None:
+        for name, value in _owning(owner).items():
+            setattr(barrier, name, value)
+        barrier.save(update_fields=["instance_id", "target_artifact_id", "generation"])
+    obey(run)
+    return barrier
+
+
+def _owning(owner: Owner | None) -> dict[str, str | int]:
+    """The columns by which a barrier belongs to that authority; its token is none of them."""
+    if owner is None:
+        return {}
+    return {
+        "instance_id": owner.instance_id,
+        "target_artifact_id": owner.target_artifact_id,
+        "generation": owner.generation,
+    }
 
 
 def own_barrier(run: Run) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from mesh.errors import DomainError
 from mesh.tenancy import Caller
 
-from .models import ResourceKey, Run
+from .models import Coordinator, ResourceKey, Run
 from .models.runs import RunQuerySet
 
 
@@ -38,6 +38,12 @@ def lock_resources(application_pk: int, resources: Collection[str]) -> None:
     )
     rows = ResourceKey.objects.select_for_update(no_key=True)
     list(rows.filter(application_id=application_pk, resource__in=names).order_by("resource"))
+
+
+def lock_coordinator(tenant_pk: int, instance_id: str) -> Coordinator | None:
+    """Lock that coordinator of the tenant; nothing else is locked after it."""
+    locked = Coordinator.objects.select_for_update(of=("self",), no_key=True)
+    return locked.filter(tenant_id=tenant_pk, instance_id=instance_id).first()
 
 
 def not_found() -> DomainError:

@@ -36,11 +36,16 @@ def is_name(value: str) -> bool:
 def require_name(value: str, what: str) -> None:
     """Refuse with ADMISSION_INVALID what is no resource, artifact or token."""
     if not is_name(value):
-        raise DomainError(
-            "ADMISSION_INVALID",
-            f"The {what} is not blank, at most {MAX_BYTES} bytes, without blanks around it.",
-            field=what,
-        )
+        raise no_name(what)
+
+
+def no_name(what: str) -> DomainError:
+    """The refusal of what is no resource, artifact or token. It does not hold the value."""
+    return DomainError(
+        "ADMISSION_INVALID",
+        f"The {what} is not blank, at most {MAX_BYTES} bytes, without blanks around it.",
+        field=what,
+    )
 
 
 def activation_id(run_id: str, step: str) -> str:

@@ -225,8 +225,7 @@ class _Asked:
             )
         if self.authority is None:
             return
-        self.authority.require_sound()
-        names.require_name(self.authority.fencing_token or "", "fencing_token")
+        self.authority.require_whole()
         if self.authority.generation != 1:
             raise DomainError("TRANSITION_INVALID", "A first authority has generation 1.")
 

@@ -5,6 +5,7 @@ from datetime import datetime
 from django.db import models
 from django.db.models import Q
 
+from mesh.canonical import identity
 from mesh.models import ApiToken, Tenant
 from mesh.models.history import append_only
 from mesh.models.scope import TenantQuerySet
@@ -171,6 +172,13 @@ class Attestation(models.Model):
 
     def __str__(self) -> str:
         return self.attestation_id
+
+    @property
+    def receipt_id(self) -> str:
+        """Of the receipt, once there is one; blank before."""
+        if self.completed_at is None:
+            return ""
+        return identity("receipt", [self.attestation_id])
 
 
 class Statement(models.Model):

@@ -22,6 +22,13 @@ class Command(AnswerCommand):
         for option, said in _LIMITS.items():
             parser.add_argument(option, type=int, metavar="N", help=f"{said}; 0 takes it away")
 
+        parser.add_argument(
+            "--attestations",
+            type=int,
+            choices=(1, 2),
+            help="how many people must state that the old owner of a run has stopped",
+        )
+
     def answer(self, **options: Any) -> dict[str, Any]:
         names = [option.removeprefix("--").replace("-", "_") for option in _LIMITS]
         tenant = tenancy.create_tenant(
@@ -29,7 +36,13 @@ class Command(AnswerCommand):
             applications=options["application"],
             actor="system:create_tenant",
             limits={name: options[name] or None for name in names if options[name] is not None},
+            attestations=options["attestations"],
         )
         applications = tenant.applications.order_by("name").values_list("name", flat=True)
         limits = {name: getattr(tenant, name) for name in names}
-        return {"tenant": tenant.name, "applications": list(applications), **limits}
+        return {
+            "tenant": tenant.name,
+            "applications": list(applications),
+            **limits,
+            "attestations": tenant.attestations,
+        }
