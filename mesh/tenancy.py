@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, PermissionsMixin, User
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, IntegrityError, transaction
@@ -109,7 +109,9 @@ def caller_for_user(user: AbstractBaseUser | AnonymousUser, tenant_name: str | N
     subject = f"human:{user.get_username()}"
     role = Role(member.role)
     # Admins may anyhow: not asked for them.
-    is_attester = role != Role.ADMIN and user.has_perm(ATTEST)
+    is_attester = (
+        role != Role.ADMIN and isinstance(user, PermissionsMixin) and user.has_perm(ATTEST)
+    )
     return Caller(subject, member.tenant_id, member.tenant.name, role, is_attester=is_attester)
 
 

@@ -48,7 +48,12 @@ def test_create_tenant_adds_what_is_missing(db: None) -> None:
     tenant = name("acme")
     first = answer("create_tenant", tenant, "--application", "b", "--application", "a")
     limits = {"max_live_claims": None, "max_submissions_per_minute": None}
-    assert first == {"tenant": tenant, "applications": ["a", "b"], **limits}
+    assert first == {
+        "tenant": tenant,
+        "applications": ["a", "b"],
+        **limits,
+        "attestations": 1,
+    }
     again = answer("create_tenant", tenant, "--application", "c")
     assert again["applications"] == ["a", "b", "c"]
     assert Tenant.objects.filter(name=tenant).count() == 1
@@ -66,6 +71,14 @@ def test_create_tenant_sets_the_limits_that_are_named(db: None) -> None:
     for bad in ("-1", str(2**31)):
         with pytest.raises(CommandError, match=r"^REQUEST_INVALID: "):
             answer("create_tenant", tenant, "--max-live-claims", bad)
+
+
+def test_create_tenant_sets_how_many_people_attest(db: None) -> None:
+    tenant = name("acme")
+    assert answer("create_tenant", tenant, "--attestations", "2")["attestations"] == 2
+    assert answer("create_tenant", tenant)["attestations"] == 2
+    with pytest.raises(CommandError):
+        answer("create_tenant", tenant, "--attestations", "3")
 
 
 def test_create_user_takes_the_password_from_stdin(

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth.models import AnonymousUser, Permission, User
 
 from mesh import tenancy
 from mesh.models import ApiToken, Application, AuditEntry, Membership, Role, Tenant
@@ -142,6 +142,32 @@ def test_nobody_is_a_caller_where_they_are_no_member(world: World) -> None:
         tenancy.caller_for_user(user, None)
     with refused("AUTHENTICATION_REQUIRED"):
         tenancy.caller_for_user(AnonymousUser(), None)
+
+
+def test_how_many_people_attest_is_set_by_name_and_audited(world: World) -> None:
+    def make(number: int | None) -> Tenant:
+        return tenancy.create_tenant(
+            name=world.tenant.name, applications=[], actor="system:test", attestations=number
+        )
+
+    assert make(None).attestations == 1
+    assert make(2).attestations == 2
+    assert make(None).attestations == 2
+    noted = AuditEntry.objects.get(action="tenant.limited")
+    assert noted.evidence["limits"] == {"attestations": [1, 2]}
+    for bad in (0, 3):
+        with refused("REQUEST_INVALID"):
+            make(bad)
+
+
+def test_admins_attest_and_people_to_whom_it_was_given(world: World) -> None:
+    assert world.caller(Role.ADMIN).can_attest
+    assert not world.caller(Role.OPERATOR).can_attest
+    user = person(world, Role.VIEWER)
+    assert not tenancy.caller_for_user(user, None).can_attest
+    user.user_permissions.add(Permission.objects.get(codename="attest_handoff"))
+    user = User.objects.get(pk=user.pk)
+    assert tenancy.caller_for_user(user, None).can_attest
 
 
 @pytest.mark.parametrize("password", ["", "k3x-9Qz!a", "9386027415", "basketball"])
