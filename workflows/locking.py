@@ -5,11 +5,12 @@ key update`, so that rows pointing here by foreign key can be inserted meanwhile
 """
 
 from collections.abc import Collection
+from datetime import datetime
 
 from mesh.errors import DomainError
 from mesh.tenancy import Caller
 
-from .models import Coordinator, ResourceKey, Run
+from .models import Coordinator, RefusedWriter, ResourceKey, Run
 from .models.runs import RunQuerySet
 
 
@@ -44,6 +45,16 @@ def lock_coordinator(tenant_pk: int, instance_id: str) -> Coordinator | None:
     """Lock that coordinator of the tenant; nothing else is locked after it."""
     locked = Coordinator.objects.select_for_update(of=("self",), no_key=True)
     return locked.filter(tenant_id=tenant_pk, instance_id=instance_id).first()
+
+
+def lock_lapsed_writers(before: datetime, limit: int) -> list[int]:
+    """Lock up to so many refused writers that asked last by then; those of others are passed over.
+
+    For no longer than it takes to delete them; nobody waits for anything while holding them.
+    """
+    lapsed = RefusedWriter.objects.select_for_update(skip_locked=True)
+    old = lapsed.filter(asked_at__lte=before).order_by("asked_at")
+    return list(old.values_list("pk", flat=True)[:limit])
 
 
 def not_found() -> DomainError:

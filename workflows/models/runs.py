@@ -1,7 +1,5 @@
 """Runs, their steps, what was tried and what is reserved."""
 
-from datetime import datetime
-
 from django.db import models
 from django.db.models import F, Q
 
@@ -355,7 +353,3 @@ class RefusedWriter(models.Model):
 
     def __str__(self) -> str:
         return f"writer of {self.resource}"
-
-    def is_waiting(self, at: datetime) -> bool:
-        """Whether readers that come at `at` still wait behind it (60 s after its last ask)."""
-        return (at - self.asked_at).total_seconds() < 60
