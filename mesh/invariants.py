@@ -6,7 +6,8 @@ Rules are about rows that are still there: retention leaves the last event of en
 history may begin with an end, and a worker's anywhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from django.db import connection, transaction
@@ -150,9 +151,23 @@ RULES: Final[Mapping[str, str]] = {
 }
 
 
+# Of those who build on the mesh.
+_others: Final[dict[str, str]] = {}
+
+
+def also(rules: Mapping[str, str]) -> None:
+    """Ask these rules too, in one statement each, whenever the invariants are checked."""
+    _others.update(rules)
+
+
+def every() -> Iterator[tuple[str, str]]:
+    """All rules by name, those of others last."""
+    return chain(RULES.items(), _others.items())
+
+
 def broken() -> dict[str, list[dict[str, Any]]]:
     """The rules that are broken, each with at most `MAX_ROWS` of the rows that break it."""
-    found = {name: _rows(sql) for name, sql in RULES.items()}
+    found = {name: _rows(sql) for name, sql in every()}
     return {name: rows for name, rows in found.items() if rows}
 
 

@@ -191,7 +191,7 @@ def prune_history(report: SweepReport, last: datetime | None) -> None:
     at = clock.now()
     for pks in retention.ended_work(at):
         _prune_work(report, pks, at)
-    for outcome, prune in _PRUNE.items():
+    for outcome, prune in {**_PRUNE, **retention.others()}.items():
         with passing_over(report):
             report.count(outcome, prune(at))
 

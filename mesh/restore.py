@@ -4,6 +4,9 @@ Workers may hold claims that the restored database never gave, and tokens that i
 again. So every fencing token is raised beyond any that was given since the backup, every live
 attempt ends as lost work, and every worker must reconcile before it may take or start anything.
 
+What others remember is distrusted first (`also`): what they stop is stopped before lost work is
+offered again.
+
 Run it before the server starts; it may also run beside it. It goes in pages, each a transaction of
 its own. After a crash run it again: tokens that were raised already are raised once more, which
 does no harm.
@@ -11,8 +14,9 @@ does no harm.
 Locks: a page of workloads by key; then each worker with the workloads of its claims.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from django.db import transaction
 
@@ -43,6 +47,29 @@ class Restored:
     tokens_raised: int
     attempts_ended: int
     workers_to_reconcile: int
+    # What others did, by their own names for it.
+    others: Mapping[str, int] = field(default_factory=dict)
+
+    def shown(self) -> dict[str, Any]:
+        """All numbers by name."""
+        return {
+            "tokens_raised": self.tokens_raised,
+            "attempts_ended": self.attempts_ended,
+            "workers_to_reconcile": self.workers_to_reconcile,
+            **self.others,
+        }
+
+
+# By what they count; each is given the actor, and says how many rows it touched.
+_others: Final[dict[str, Callable[[str], int]]] = {}
+
+
+def also(counted: str, distrust: Callable[[str], int]) -> None:
+    """Have `distrust` called after each restore; the answer tells its number as `counted`.
+
+    It takes the actor, goes in pages with transactions of its own, and may be run again.
+    """
+    _others[counted] = distrust
 
 
 def after_restore(*, actor: str) -> Restored:
@@ -52,6 +79,7 @@ def after_restore(*, actor: str) -> Restored:
     lost (`mesh.outcomes` says what becomes of the work); has every worker reconcile. A repeat does
     it all again, to what is there by then.
     """
+    others = {counted: distrust(actor) for counted, distrust in _others.items()}
     raised = _raise_tokens()
     ended = seen = after = 0
     while pks := _worker_page(after):
@@ -59,14 +87,14 @@ def after_restore(*, actor: str) -> Restored:
             ended += _distrust(pk, actor)
         seen += len(pks)
         after = pks[-1]
-    done = Restored(raised, ended, seen)
+    done = Restored(raised, ended, seen, others)
     history.audit(
         tenant_id=None,
         actor=actor,
         action="database.restored",
         target="database",
         at=clock.now(),
-        evidence={"tokens_raised": raised, "attempts_ended": ended, "workers": seen},
+        evidence=done.shown(),
     )
     return done
 

@@ -8,10 +8,10 @@
 | audit | `KEEP_AUDIT_DAYS` | the entry |
 
 Guarantees: rows of work that has not ended stay, however old; so does ended work that other work
-still names as a dependency, until that one is removed. A dead letter counts as ended. Removing work
-frees its idempotency key: the same key is then new work, whose tokens begin anew. The last event of
-anything stays as long as the thing itself, so that its history still says where it stands. A
-retired worker stays while a row points to it.
+still names as a dependency, until that one is removed, and work that others keep (`keep`). A dead
+letter counts as ended. Removing work frees its idempotency key: the same key is then new work,
+whose tokens begin anew. The last event of anything stays as long as the thing itself, so that its
+history still says where it stands. A retired worker stays while a row points to it.
 
 History is append-only: its triggers let through only this, and only rows from before the moment
 that stands in the transaction's own setting `fencepost.prune_before`.
@@ -20,7 +20,7 @@ Locks: each page is a transaction of its own. It locks the rows that it removes 
 that another call holds; the next pass finds them again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -40,9 +40,9 @@ _ALLOW: Final = "select set_config('fencepost.prune_before', %(before)s::timesta
 
 # The newest first: work that others name as a dependency ended before them.
 _ENDED: Final = """
-    select id, ended_at from mesh_workload
+    select id, ended_at from mesh_workload w
     where ended_at <= %(before)s and (ended_at, id) < (%(at)s, %(pk)s)
-        and (sweep_after is null or sweep_after <= %(now)s)
+        and (sweep_after is null or sweep_after <= %(now)s){kept}
     order by ended_at desc, id desc
     limit %(page)s
 """
@@ -55,7 +55,7 @@ _LOCK_ENDED: Final = """
 _FREE: Final = """
     select w.id from mesh_workload w
     where w.id = any(%(pks)s)
-        and not exists (select 1 from mesh_dependency d where d.depends_on_id = w.id)
+        and not exists (select 1 from mesh_dependency d where d.depends_on_id = w.id){kept}
 """
 _DELETE_WORK: Final = (
     """
@@ -139,13 +139,37 @@ _AUDIT: Final = "select id, at from mesh_auditentry order by id limit %(page)s"
 _DELETE_AUDIT: Final = "delete from mesh_auditentry where id = any(%(pks)s)"
 
 
+# Of those who build on the mesh: conditions on `w`, and what else a pass removes, by outcome.
+_keeping: Final[list[str]] = []
+_others: Final[dict[str, Callable[[datetime], int]]] = {}
+
+
+def keep(condition: str) -> None:
+    """Never remove ended work for which this SQL condition on the workload `w` is true.
+
+    It is asked of each old workload, so it must be answered from an index.
+    """
+    if condition not in _keeping:
+        _keeping.append(condition)
+
+
+def also(outcome: str, prune: Callable[[datetime], int]) -> None:
+    """Have each pass of `prune_history` call this too; it says how many rows it removed."""
+    _others[outcome] = prune
+
+
+def others() -> Mapping[str, Callable[[datetime], int]]:
+    """What `also` was told, by outcome."""
+    return _others
+
+
 def ended_work(now: datetime) -> Iterator[list[int]]:
     """Keys of work that ended long enough ago, a page at a time, the newest first."""
     before = _before(now, settings.KEEP_ENDED_WORK_DAYS)
     at, pk = before, 2**63 - 1
     for _ in range(MAX_PAGES):
         values = {"before": before, "now": now, "at": at, "pk": pk, "page": PAGE}
-        page = statements.rows(_ENDED, values)
+        page = statements.rows(_sparing(_ENDED), values)
         if page:
             yield [row["id"] for row in page]
         if len(page) < PAGE:
@@ -156,16 +180,16 @@ def ended_work(now: datetime) -> Iterator[list[int]]:
 def delete_work(pks: Sequence[int], now: datetime) -> int:
     """Remove these workloads with all that hangs on them, as far as they may go; how many went.
 
-    Left out are those that another call holds, that are not ended any more, or that other work
-    names as a dependency.
+    Left out are those that another call holds, that are not ended any more, that other work names
+    as a dependency, or that others keep. They go in one savepoint of the caller's transaction.
     """
     before = _before(now, settings.KEEP_ENDED_WORK_DAYS)
     with transaction.atomic():
-        _allow(before)
+        allow(before)
         locked = _keys(_LOCK_ENDED, pks=list(pks), before=before)
         removed = 0
         # Work of one page may depend on other work of it; the dependents go first.
-        while free := _keys(_FREE, pks=locked):
+        while free := _keys(_sparing(_FREE), pks=locked):
             for statement in _DELETE_WORK:
                 statements.change(statement, {"pks": free})
             removed += len(free)
@@ -216,7 +240,7 @@ def prune_retired_workers(now: datetime) -> int:
     removed = 0
     for pks in _by_key(_RETIRED, before):
         with transaction.atomic():
-            _allow(before)
+            allow(before)
             locked = _keys(_LOCK_RETIRED, pks=pks, before=before)
             for statement in _DELETE_RETIRED:
                 statements.change(statement, {"pks": locked})
@@ -253,6 +277,10 @@ def prune_audit(now: datetime) -> int:
     return removed
 
 
+def _sparing(statement: str) -> str:
+    return statement.format(kept="".join(f" and not ({each})" for each in _keeping))
+
+
 def _before(now: datetime, days: float) -> datetime:
     return now - timedelta(days=days)
 
@@ -274,10 +302,10 @@ def _keys(statement: str, **values: Any) -> list[int]:
 
 def _delete(statement: str, allowed: datetime, **values: Any) -> int:
     with transaction.atomic():
-        _allow(allowed)
+        allow(allowed)
         return statements.change(statement, values)
 
 
-def _allow(before: datetime) -> None:
+def allow(before: datetime) -> None:
     """Let this transaction delete history from before that moment."""
     statements.first(_ALLOW, {"before": before})

@@ -128,6 +128,7 @@ def test_after_restore_tells_what_it_did(world: World) -> None:
         "tokens_raised": 1,
         "attempts_ended": 1,
         "workers_to_reconcile": 1,
+        "runs_barred": 0,
     }
     assert held.refresh().fencing_token == 1_000_001
 

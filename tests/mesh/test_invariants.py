@@ -206,3 +206,13 @@ def test_rows_are_bounded(unguarded: World, monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(3):
         _no_end(unguarded)
     assert len(invariants.broken()["work_has_an_end_exactly_when_it_ended"]) == 2
+
+
+def test_rules_of_what_stands_above_are_asked_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(invariants, "_others", {})
+    work = world.workload()
+    invariants.also({"all_is_urgent": "select workload_id from mesh_workload where priority < 1"})
+    assert [name for name, _ in invariants.every()] == [*invariants.RULES, "all_is_urgent"]
+    assert invariants.broken() == {"all_is_urgent": [{"workload_id": work.workload_id}]}

@@ -17,6 +17,10 @@ def after_restore() -> restore.Restored:
     return done
 
 
+def mesh_part(done: restore.Restored) -> tuple[int, int, int]:
+    return done.tokens_raised, done.attempts_ended, done.workers_to_reconcile
+
+
 @pytest.mark.parametrize("state", AT_REST)
 def test_every_token_is_raised(world: World, state: State) -> None:
     work = in_state(world, state)
@@ -67,7 +71,24 @@ def test_pages_follow_each_other_and_a_repeat_does_it_again(
     monkeypatch.setattr(restore, "PAGE", 2)
     for _ in range(5):
         world.running()
-    assert after_restore() == restore.Restored(5, 5, 5)
-    assert after_restore() == restore.Restored(5, 0, 5)
+    assert mesh_part(after_restore()) == (5, 5, 5)
+    assert mesh_part(after_restore()) == (5, 0, 5)
     assert {each.fencing_token for each in Workload.objects.all()} == {2_000_001}
     assert AuditEntry.objects.filter(action="database.restored").count() == 2
+
+
+def test_what_stands_above_goes_first_and_its_number_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "_others", {})
+    held = world.running()
+    seen: list[tuple[str, bool]] = []
+
+    def distrust(actor: str) -> int:
+        seen.append((actor, held.attempt.is_live))
+        return 2
+
+    restore.also("letters_burnt", distrust)
+    assert after_restore().shown()["letters_burnt"] == 2
+    assert seen == [("system:after_restore", True)]
+    assert AuditEntry.objects.get(action="database.restored").evidence["letters_burnt"] == 2

@@ -96,7 +96,7 @@ def test_ended_work_goes_with_all_that_hangs_on_it(world: World, clock: Clock) -
 @pytest.mark.parametrize(
     ("model", "statements"),
     [
-        (Workload, retention._DELETE_WORK),
+        (Workload, (*retention._DELETE_WORK, *retention._keeping)),
         (Attempt, retention._DELETE_WORK),
         (Worker, (*retention._DELETE_RETIRED, retention._RETIRED)),
     ],
@@ -224,6 +224,20 @@ def test_worker_events_go_but_the_last_one(world: World, clock: Clock) -> None:
     assert last.sequence == silent.refresh().event_sequence
 
 
+def test_what_stands_above_keeps_work_and_removes_rows_of_its_own(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_keeping", [])
+    monkeypatch.setattr(retention, "_others", {})
+    kept, goes = world.cancelled(priority=7), world.cancelled()
+    retention.keep("w.priority = 7")
+    retention.also("letters", lambda now: 3 if now == clock.at else 0)
+    clock.to(NOON + 90 * DAY)
+    assert prune().items() >= {"work": 1, "letters": 3}.items()
+    assert retention.delete_work([kept.pk], clock.at) == 0
+    assert (exists(kept), exists(goes)) == (True, False)
+
+
 def test_a_retired_worker_goes_once_no_row_points_to_it(world: World, clock: Clock) -> None:
     held, idle = world.succeeded(), world.worker()
     for each in (held.worker, idle):
@@ -290,7 +304,7 @@ def test_retention_itself_can_neither_rewrite_history_nor_take_what_is_recent(
     clock.to(NOON + DAY)
     recent = world.succeeded()
     with transaction.atomic():
-        retention._allow(NOON)
+        retention.allow(NOON)
         assert _refused(old, "update")
         assert _refused(recent, "delete")
         assert not _refused(old, "delete")

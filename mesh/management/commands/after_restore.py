@@ -1,6 +1,5 @@
 """After a database restore: old tokens and claims are worth nothing from here on."""
 
-from dataclasses import asdict
 from typing import Any
 
 from mesh import restore
@@ -10,8 +9,9 @@ from mesh.management.base import AnswerCommand
 class Command(AnswerCommand):
     help = (
         "Run once after the database was restored, before the server starts: raises all fencing"
-        " tokens by 1 000 000, ends live attempts as lost, has every worker reconcile."
+        " tokens by 1 000 000, ends live attempts as lost, has every worker reconcile, lets"
+        " nothing new start in open runs before what was under way is explained."
     )
 
     def answer(self, **options: Any) -> dict[str, Any]:
-        return asdict(restore.after_restore(actor="system:after_restore"))
+        return restore.after_restore(actor="system:after_restore").shown()
