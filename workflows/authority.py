@@ -145,5 +145,18 @@ def claim(*, caller: Caller, run_id: str, authority: Authority) -> Run:
     return run
 
 
+def lock_open(caller: Caller, run_id: str, authority: Authority | None) -> Run:
+    """Lock an open run for its authority or, where none is given, for an operator of the server.
+
+    RUN_NOT_FOUND, AUTHORITY_STALE, RUN_TERMINAL.
+    """
+    run = lock_run(caller, run_id)
+    if authority is not None:
+        require_current(run, authority)
+    if not run.is_open:
+        raise terminal(run)
+    return run
+
+
 def terminal(run: Run) -> DomainError:
     return DomainError("RUN_TERMINAL", f"The run is {run.status}.", status_of_run=run.status)

@@ -10,12 +10,14 @@ Locks: the caller has locked the run; here its workloads are locked, in the orde
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from django.db.models import FilteredRelation, Q
 
-from mesh import workloads
+from mesh import clock, workloads
+from mesh import locking as mesh_locking
 from mesh.errors import DomainError
+from mesh.screening import require_no_secrets
 
 from .models import (
     Block,
@@ -27,6 +29,7 @@ from .models import (
     UserPause,
 )
 
+MAX_REASON: Final = 4_000
 # In the order in which an admission names them.
 _CODES: Final[Mapping[str, tuple[str, str]]] = {
     "user_paused": ("RUN_PAUSED", "The run is paused."),
@@ -96,6 +99,26 @@ def require_none(blocks: Standing) -> None:
             raise DomainError(code, detail, since=row.since, by=row.by, reason=row.reason)
 
 
+def require_reason(reason: str, *, what: str = "reason", may_be_blank: bool = False) -> None:
+    """Refuse with ADMISSION_INVALID a reason out of bounds; WORKLOAD_SECRET_REJECTED."""
+    if len(reason) > MAX_REASON or not (may_be_blank or reason.strip()):
+        raise DomainError(
+            "ADMISSION_INVALID",
+            f"The {what} is {'' if may_be_blank else 'not blank and '}at most {MAX_REASON} long.",
+            field=what,
+        )
+    require_no_secrets(**{what: reason})
+
+
+def moment(run: Run) -> datetime:
+    """The time at which a block of a locked run begins or ends, its unsettled work locked first.
+
+    So a claim that was made before a block began is also older than it, by the clock.
+    """
+    mesh_locking.lock_workloads(_unsettled(run))
+    return clock.now()
+
+
 def end(block: Block, *, by: str, at: datetime, reason: str = "") -> None:
     """End a block that stands; its row is kept. The caller then calls `obey`."""
     block.ended_at, block.ended_by, block.end_reason = at, by, reason
@@ -107,12 +130,7 @@ def obey(run: Run) -> None:
 
     To be called in the transaction of each change of a block.
     """
-    pks = list(
-        RunAttempt.objects.unsettled()
-        .filter(run=run)
-        .order_by("workload_id")
-        .values_list("workload_id", flat=True)
-    )
+    pks = _unsettled(run)
     if not pks:
         return
     if standing(run.pk).any:
@@ -121,21 +139,19 @@ def obey(run: Run) -> None:
         workloads.unhold(pks)
 
 
-def open_barrier(
-    run: Run, *, owner: Owner | None, by: str, reason: str, at: datetime
-) -> RecoveryBarrier:
+def open_barrier(run: Run, *, owner: Owner | None, by: str, reason: str) -> RecoveryBarrier:
     """Have nothing new start in a locked run until what is under way is explained.
 
     Opens a barrier that belongs to `owner` (to nobody where there is none); one that stands goes
     over to it, and keeps since when, by whom and why. The unsettled work is held. A repeat changes
     nothing.
     """
-    barrier, is_new = RecoveryBarrier.objects.get_or_create(
-        run=run,
-        ended_at=None,
-        defaults={"since": at, "by": by, "reason": reason, **_owning(owner)},
-    )
-    if not is_new and owner is not None:
+    barrier = RecoveryBarrier.objects.filter(run=run, ended_at__isnull=True).first()
+    if barrier is None:
+        barrier = RecoveryBarrier.objects.create(
+            run=run, since=moment(run), by=by, reason=reason, **_owning(owner)
+        )
+    elif owner is not None:
         for name, value in _owning(owner).items():
             setattr(barrier, name, value)
         barrier.save(update_fields=["instance_id", "target_artifact_id", "generation"])
@@ -143,7 +159,7 @@ def open_barrier(
     return barrier
 
 
-def _owning(owner: Owner | None) -> dict[str, str | int]:
+def _owning(owner: Owner | None) -> dict[str, Any]:
     """The columns by which a barrier belongs to that authority; its token is none of them."""
     if owner is None:
         return {}
@@ -152,6 +168,12 @@ def _owning(owner: Owner | None) -> dict[str, str | int]:
         "target_artifact_id": owner.target_artifact_id,
         "generation": owner.generation,
     }
+
+
+def _unsettled(run: Run) -> list[int]:
+    """The workloads of the attempts whose outcome is not known yet."""
+    found = RunAttempt.objects.unsettled().filter(run=run).order_by("workload_id")
+    return list(found.values_list("workload_id", flat=True))
 
 
 def own_barrier(run: Run) -> None:

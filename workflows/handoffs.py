@@ -199,7 +199,7 @@ def _change(asked: Asked, run: Run, finding: Finding, at: datetime) -> Handoff:
     )
     if asked.mode == HandoffMode.RECOVERY:
         reason = f"handed over from {before.instance_id}"
-        blocks.open_barrier(run, owner=after, by=caller.subject, reason=reason, at=at)
+        blocks.open_barrier(run, owner=after, by=caller.subject, reason=reason)
     if asked.also is not None:
         asked.also(run, at)
     runs.wake(run)
