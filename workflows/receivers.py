@@ -1,9 +1,15 @@
-"""What workflows registers with the mesh: the lock before a retry, and the wake-up after an end."""
+"""What workflows registers with the mesh: the lock before a retry, the wake-up after an end, what
+retention removes and keeps, what a restore distrusts, and what must be true.
+"""
 
 from collections.abc import Sequence
 
+from mesh import invariants as mesh_invariants
+from mesh import restore as mesh_restore
+from mesh import retention as mesh_retention
 from mesh import workloads
 
+from . import invariants, restore, retention
 from .locking import lock_runs
 from .models import RunAttempt
 
@@ -11,6 +17,11 @@ from .models import RunAttempt
 def connect() -> None:
     """Register everything; a repeat changes nothing."""
     workloads.before_retry(lock_runs_of)
+    mesh_invariants.also(invariants.RULES)
+    mesh_retention.keep(retention.KEPT_WORK)
+    mesh_retention.also("runs", retention.prune_runs)
+    mesh_retention.also("refused_writers", retention.prune_asks)
+    mesh_restore.also("runs_barred", restore.bar_open_runs)
 
 
 def lock_runs_of(workload_pks: Sequence[int]) -> None:
