@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mesh import policies
-from mesh.submissions import Submission, retry_rules, timeout_rules
+from mesh.submissions import RETRY_DEFAULTS, Submission, retry_rules, timeout_rules
 from mesh.workers import are_names
 
 from .models import Access, Effect, LeaseScope, OnFailure, Replay
 from .names import ID, is_name
 
-MAX_ATTEMPTS: Final = 1_000
 _WORDS: Final[Mapping[str, list[str]]] = {
     "effect": Effect.values,
     "replay": Replay.values,
@@ -52,7 +51,7 @@ def whole(draft: Mapping[str, Any]) -> dict[str, Any]:
         "step": bool(ID.fullmatch(said["step"])),
         "definition_id": bool(ID.fullmatch(said["definition_id"])),
         **{name: said[name] in words for name, words in _WORDS.items()},
-        "retry.max_attempts": 1 <= said["retry"].get("max_attempts", 1) <= MAX_ATTEMPTS,
+        "retry.max_attempts": _are_attempts(said["retry"]),
         "capabilities": are_names(work["capability_snapshot"]),
         **policies.rules(work["policy"]),
         **timeout_rules(work["timeouts"]),
@@ -92,6 +91,11 @@ def _work(said: Mapping[str, Any]) -> dict[str, Any]:
         policy=said["policy"],
     )
     return submission.content()
+
+
+def _are_attempts(retry: Mapping[str, int]) -> bool:
+    """A run may try a step as often as work may be tried."""
+    return retry_rules({**RETRY_DEFAULTS, **retry})["retry_policy.max_attempts"]
 
 
 def _resource(said: Mapping[str, str]) -> dict[str, str]:

@@ -95,7 +95,7 @@ def start(
             at = clock.now()
             asked.require_sound(at)
             run, created = _insert(caller, asked, at)
-        if not hmac.compare_digest(run.content_digest, asked.digest()):
+        if not created and not hmac.compare_digest(run.content_digest, asked.digest()):
             raise DomainError(
                 "ADMISSION_INVALID", "This run id stands for other content.", run_id=run_id
             )
