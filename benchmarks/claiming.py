@@ -131,11 +131,11 @@ def snapshot(stage: Stage, options: Options) -> list[Figure]:
 
 
 def recover(stage: Stage, options: Options) -> list[Figure]:
-    """10 000 leases run out at once, and claims go on."""
+    """10 000 leases of most workers run out at once, and claims go on."""
     number = min(10_000, options.queued // 5)
     fill(stage, min(options.queued, 100_000))
     before = rate(stage, slots=1, seconds=options.seconds)
-    load(stage, "claim", slots=100, calls=number // 100)
+    load(stage, "claim", slots=10, calls=number // 10)
     ((over,),) = stage.sql(
         "with late as (select id from mesh_attempt where status = 'CLAIMED' order by id desc"
         f" limit {number}), ended as (update mesh_attempt a set"

@@ -7,6 +7,7 @@ stalled worker never acts on work that it lost. A lease is never made shorter.
 Locks: the worker; start and checkpoint also the workload; renew changes the attempt only.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -270,15 +271,24 @@ def lose(
     of the work; the worker itself is not judged.
     """
     changes = Changes()
-    locked = locking.lock_workloads([each.workload_id for each in attempts])
-    for attempt in attempts:
-        attempt.worker = worker
-        outcomes.lose(
-            changes, locked[attempt.workload_id], attempt, cause=cause, actor=actor, at=at
-        )
+    lost = _lose(changes, [worker], attempts, cause=cause, actor=actor, at=at)
     changes.write()
-    workers.occupy(worker, worker.active - len(attempts), actor=actor, at=at)
-    return list(locked.values())
+    return lost
+
+
+def lose_together(
+    holders: Sequence[Worker], attempts: Sequence[Attempt], *, cause: str, actor: str, at: datetime
+) -> list[Workload]:
+    """As `lose`, of several locked workers, which it saves too.
+
+    Waits for no workload, as that would make all of these workers wait: busy if another holds one.
+    """
+    changes = Changes()
+    lost = _lose(changes, holders, attempts, cause=cause, actor=actor, at=at, nowait=True)
+    for worker in holders:
+        changes.add_worker(worker)
+    changes.write()
+    return lost
 
 
 def move_ends(worker_pks: Sequence[int], *, outage: datetime | None = None) -> int:
@@ -321,6 +331,28 @@ def _current(attempt: Attempt, worker: Worker) -> Attempt | None:
     if attempt.is_live and attempt.worker_id == worker.pk:
         return attempt
     return Attempt.objects.live().filter(workload_id=attempt.workload_id).first()
+
+
+def _lose(
+    changes: Changes,
+    holders: Sequence[Worker],
+    attempts: Sequence[Attempt],
+    *,
+    cause: str,
+    actor: str,
+    at: datetime,
+    nowait: bool = False,
+) -> list[Workload]:
+    locked = locking.lock_workloads([each.workload_id for each in attempts], nowait=nowait)
+    by_pk = {each.pk: each for each in holders}
+    for attempt in attempts:
+        attempt.worker = by_pk[attempt.worker_id]
+        workload = locked[attempt.workload_id]
+        outcomes.lose(changes, workload, attempt, cause=cause, actor=actor, at=at)
+    ended = Counter(each.worker_id for each in attempts)
+    for worker in holders:
+        workers.occupy(worker, worker.active - ended[worker.pk], actor=actor, at=at)
+    return list(locked.values())
 
 
 def _is_repeat(shown: Presented, token: int, latest: Checkpoint | None, state: Any) -> bool:

@@ -43,12 +43,16 @@ _BUSY: Final = (
     TooManyRequests,
 )
 
-# The three statements that every call of a worker begins with.
+# The statements that every call of a worker, and the sweep that ends leases, begin with.
 _WORKER: Final = statements.Reader(Worker)
 _ATTEMPT: Final = statements.Reader(Attempt)
 _WORKLOAD: Final = statements.Reader(Workload, but=["input"])
 _LOCK_WORKER: Final = (
     f"select {_WORKER.columns('w')} from mesh_worker w where w.id = %(pk)s for no key update"  # noqa: S608  # our own column names
+)
+_LOCK_FREE_WORKERS: Final = (
+    f"select {_WORKER.columns('w')} from mesh_worker w where w.id = any(%(pks)s::bigint[])"  # noqa: S608  # our own column names
+    " order by w.id for no key update skip locked"
 )
 _READ_CLAIM: Final = (
     f"select {_ATTEMPT.columns('a')}, {_WORKLOAD.columns('w')}"  # noqa: S608  # our own column names
@@ -108,6 +112,13 @@ def lock_workers(pks: Sequence[int]) -> None:
     list(locked.filter(pk__in=pks).order_by("pk").values_list("pk"))
 
 
+def lock_free_workers(pks: Sequence[int]) -> list[Worker]:
+    """Lock those of these workers that nobody else holds, in the order of their keys."""
+    return [
+        _WORKER.read(row) for row in statements.all_rows(_LOCK_FREE_WORKERS, {"pks": list(pks)})
+    ]
+
+
 def lock_claim(uid: str, tenant_id: int) -> Attempt | None:
     """The attempt of that uid with its workload, which is locked; the caller has locked a worker.
 
@@ -162,10 +173,13 @@ def lock_workload(pk: int, *, nowait: bool = False) -> Workload | None:
     return locked.filter(pk=pk).first()
 
 
-def lock_workloads(pks: list[int]) -> dict[int, Workload]:
-    """Lock these workloads in the order of their keys; inputs, which may be long, are not read."""
-    locked = Workload.objects.select_for_update(of=("self",), no_key=True).defer("input")
-    return {each.pk: each for each in locked.filter(pk__in=pks).order_by("pk")}
+def lock_workloads(pks: list[int], *, nowait: bool = False) -> dict[int, Workload]:
+    """Lock these workloads in the order of their keys; inputs, which may be long, are not read.
+
+    With `nowait` they are busy at once if another has one of them.
+    """
+    locked = Workload.objects.select_for_update(of=("self",), no_key=True, nowait=nowait)
+    return {each.pk: each for each in locked.filter(pk__in=pks).order_by("pk").defer("input")}
 
 
 def keep_workers(pks: Collection[int]) -> None:

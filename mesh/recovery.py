@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pglock
 from django.conf import settings
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, connection
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
 from . import (
@@ -30,13 +30,13 @@ from . import (
     clock,
     deadlines,
     dependencies,
+    expiry,
     leases,
     liveness,
     locking,
     retention,
     revocations,
     statements,
-    workers,
 )
 from .models import (
     STARTED_STATES,
@@ -127,11 +127,13 @@ def recover_expired_leases(report: SweepReport, last: datetime | None) -> None:
     """End claims whose lease is over as lost work and free their slots; judges no worker."""
     at = clock.now()
     expired = Attempt.objects.expired(at).filter(not_pushed_back(at, "worker__"))
-    for pk in pages(report, expired, by="expires_at", of="worker_id"):
-        with passing_over(report, Worker, pk):
-            lost = _recover(pk)
-            report.changed += [each.workload_id for each in lost]
-            report.count("recovered", len(lost))
+    for pks in _each_page(report, expired, by="expires_at", of="worker_id"):
+        for group in expiry.small_groups(pks):
+            done = expiry.end_of_free(group)
+            _count_recovered(report, done.lost)
+            for pk in done.left:
+                with passing_over(report, Worker, pk):
+                    _count_recovered(report, expiry.end_of(pk))
 
 
 def enforce_deadlines(report: SweepReport, last: datetime | None) -> None:
@@ -261,16 +263,9 @@ def _promote(application_pk: int) -> list[str]:
     return [row["workload_id"] for row in statements.rows(_PROMOTE, values)]
 
 
-def _recover(worker_pk: int) -> list[Workload]:
-    """All expired claims of one worker, in one transaction."""
-    actor = f"system:{leases.RECOVER_SWEEP}"
-    with transaction.atomic():
-        worker = locking.lock_worker(worker_pk)
-        at = clock.now()
-        expired = list(Attempt.objects.expired(at).filter(worker=worker).order_by("pk"))
-        lost = leases.lose(worker, expired, cause="lease over", actor=actor, at=at)
-        workers.save(worker)
-    return lost
+def _count_recovered(report: SweepReport, lost: list[Workload]) -> None:
+    report.changed += [each.workload_id for each in lost]
+    report.count("recovered", len(lost))
 
 
 def _release_dependents(report: SweepReport, pk: int) -> None:
@@ -362,14 +357,22 @@ def _batches(queryset: QuerySet[Any], *, by: str = "pk", of: str = "pk") -> Iter
 def pages(
     report: SweepReport, queryset: QuerySet[Any], *, by: str = "pk", of: str = "pk"
 ) -> Iterator[int]:
-    """Each key that `of` names once, of as many pages as one pass may take.
+    """Each key that `of` names once, of as many pages as one pass may take."""
+    return chain.from_iterable(_each_page(report, queryset, by=by, of=of))
+
+
+def _each_page(
+    report: SweepReport, queryset: QuerySet[Any], *, by: str = "pk", of: str = "pk"
+) -> Iterator[list[int]]:
+    """The same, page by page.
 
     Each full page counts as a finished pass: a long pass, as after the loss of many workers, must
     not be taken for an outage, in which the leases that it is to end would be moved again.
     """
     seen: set[int] = set()
     for pks in islice(_batches(queryset, by=by, of=of), MAX_PAGES):
-        yield from (pk for pk in dict.fromkeys(pks) if pk not in seen)
+        if fresh := [pk for pk in dict.fromkeys(pks) if pk not in seen]:
+            yield fresh
         seen.update(pks)
         if len(pks) == PAGE:
             SweepRun.objects.filter(name=report.name).update(last_finished_at=clock.now())

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from mesh import claims, clock, explain, leases, liveness, pauses, recovery, settlement
+from mesh import claims, clock, expiry, explain, leases, liveness, pauses, recovery, settlement
 from mesh.models import (
     Decision,
     Dependency,
@@ -175,7 +175,7 @@ def test_what_is_late_is_found_by_its_index_also_when_it_is_much(
     with connection.cursor() as cursor:
         for statement in (*OVERDUE, "analyze mesh_workload", "analyze mesh_attempt"):
             cursor.execute(statement)
-    monkeypatch.setattr("mesh.recovery._recover", lambda pk: [])
+    monkeypatch.setattr("mesh.expiry.end_of_free", lambda pks: expiry.Ended())
     monkeypatch.setattr("mesh.deadlines.enforce", lambda **_: None)
     with clock.set_to(clock.now() + timedelta(hours=1)), explained() as plans:
         recovery.run(name)

@@ -9,7 +9,7 @@ import pglock
 import pytest
 from django.db import connection
 
-from mesh import leases, locking, recovery, tenancy, workers
+from mesh import expiry, leases, locking, recovery, tenancy, workers
 from mesh.models import Incident, SweepRun, Worker, Workload, WorkloadEvent
 from tests.factories import Held, Member, World
 from tests.mesh.checks import (
@@ -26,6 +26,7 @@ from tests.mesh.checks import (
 
 LEASE = ms(30_000)
 RECOVER, SILENT = "recover_expired_leases", "detect_silent_workers"
+STATEMENTS_OF_A_PAGE = 17
 
 
 def changes_nothing(name: str) -> None:
@@ -152,17 +153,40 @@ def test_a_long_pass_is_no_outage(
     for _ in range(6):
         world.running()
     clock.to(NOON + LEASE)
-    recover, were_out = recovery._recover, []
+    recover, were_out = expiry.end_of_free, []
 
-    def slow(pk: int) -> list[Workload]:
-        clock.pass_(ms(15_000))
+    def slow(pks: list[int]) -> expiry.Ended:
+        clock.pass_(ms(20_000))
         were_out.append(leases.are_sweeps_out(clock.at))
-        return recover(pk)
+        return recover(pks)
 
-    monkeypatch.setattr("mesh.recovery._recover", slow)
+    monkeypatch.setattr("mesh.expiry.end_of_free", slow)
     # The first page counts from noon, half a minute ago.
     assert len(recovery.run(RECOVER).changed) == 6
-    assert were_out == [True, True, False, False, False, False]
+    assert were_out == [True, False, False]
+
+
+@pytest.mark.parametrize("number", [2, 8])
+def test_leases_of_many_workers_end_in_as_few_statements_as_those_of_two(
+    world: World, clock: Clock, number: int
+) -> None:
+    for _ in range(number):
+        world.running(world.worker(concurrency=2))
+    clock.to(NOON + LEASE)
+    with counted() as queries:
+        assert len(recovery.run(RECOVER).changed) == number
+    assert len(queries) == STATEMENTS_OF_A_PAGE
+
+
+def test_no_more_claims_than_are_allowed_end_in_one_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mesh.expiry.AT_ONCE", 5)
+    pks = [world.worker().row.pk for _ in range(6)]
+    for pk, active in zip(pks, (2, 3, 1, 9, 5, 0), strict=True):
+        Worker.objects.filter(pk=pk).update(active=active)
+    groups = [[pks.index(pk) for pk in group] for group in expiry.small_groups(pks)]
+    assert groups == [[0, 1], [2], [3], [4, 5]]
 
 
 def test_recovering_work_does_not_read_its_input(world: World, clock: Clock) -> None:

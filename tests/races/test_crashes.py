@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from mesh import arrivals, claims, clock, intake, leases, recovery, settlement, workers, workloads
+from mesh import (
+    arrivals,
+    claims,
+    clock,
+    expiry,
+    intake,
+    leases,
+    recovery,
+    settlement,
+    workers,
+    workloads,
+)
 from mesh.changes import Changes
 from mesh.models import (
     Attempt,
@@ -69,7 +80,7 @@ def _calls(world: World, held: Held) -> dict[str, tuple[Any, str, Callable[[], A
             "write",
             partial(settlement.complete, **held.presenting, result_id="r", output=1),
         ),
-        "recover": (workers, "save", partial(recovery._recover, held.worker.row.pk)),
+        "recover": (workers, "save", partial(expiry.end_of, held.worker.row.pk)),
         "submit": (
             arrivals,
             "_insert",

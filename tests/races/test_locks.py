@@ -15,6 +15,7 @@ from mesh import (
     claims,
     clock,
     deadlines,
+    expiry,
     leases,
     locking,
     placing,
@@ -101,7 +102,7 @@ def _from_the_worker(held: Held) -> list[Callable[[], Any]]:
     return [
         partial(settlement.release, **held.presenting),
         partial(leases.renew, **held.presenting),
-        partial(recovery._recover, held.worker.row.pk),
+        partial(expiry.end_of, held.worker.row.pk),
         partial(
             claims.claim, caller=held.worker.caller, worker_id=held.worker.worker_id, maximum=5
         ),
@@ -160,7 +161,7 @@ def test_sweeps_of_many_workers_and_cancels_of_their_work_do_not_deadlock(world:
     barrier_calls: list[Callable[[], Any]] = []
     with clock.set_to(clock.now().replace(year=clock.now().year + 1)):
         for member in members:
-            barrier_calls.append(partial(recovery._recover, member.row.pk))
+            barrier_calls.append(partial(expiry.end_of, member.row.pk))
             barrier_calls.append(
                 partial(leases.move_ends, [each.row.pk for each in reversed(members)])
             )

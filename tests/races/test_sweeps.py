@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mesh import brake, clock, liveness, recovery
+from mesh import brake, clock, expiry, liveness, recovery
 from mesh.models import (
     Health,
     Incident,
@@ -22,7 +22,7 @@ from mesh.models import (
 from tests.factories import Member, World, expire
 
 from .checks import assert_sound, events
-from .steering import Actor, Gate, answers, at_once, hold
+from .steering import Actor, Gate, answers, at_once, hold, is_free
 
 
 def _beat(member: Member) -> liveness.Beat:
@@ -42,7 +42,7 @@ def _silence(member: Member) -> list[str]:
 
 
 def _recover_worker(member: Member) -> list[Workload]:
-    return recovery._recover(member.row.pk)
+    return expiry.end_of(member.row.pk)
 
 
 def test_two_sweepers_of_one_expired_lease_recover_it_once(world: World) -> None:
@@ -74,6 +74,34 @@ def test_a_pass_that_meets_another_one_does_nothing(world: World) -> None:
         assert second.skipped
         assert second.changed == []
     assert first.value().changed == [held.workload.workload_id]
+
+
+def test_a_worker_that_another_call_holds_keeps_no_other_one_waiting(world: World) -> None:
+    busy, free, idle = world.running(), world.running(), world.running()
+    expire(busy)
+    expire(free)
+    expire(idle)
+    with hold(busy.worker.row):
+        sweep = Actor(partial(recovery.run, "recover_expired_leases"))
+        sweep.wait_until_blocked()
+        assert {free.refresh().state, idle.refresh().state} == {State.READY}
+        assert is_free(free.worker.row)
+    found = [each.workload.workload_id for each in (free, idle, busy)]
+    assert sweep.value().changed == found
+    assert_sound()
+
+
+def test_nobody_waits_for_workers_while_the_sweep_waits_for_the_work_of_one(world: World) -> None:
+    busy, free = world.running(), world.running()
+    expire(busy)
+    expire(free)
+    with hold(busy.workload):
+        sweep = Actor(partial(recovery.run, "recover_expired_leases"))
+        sweep.wait_until_blocked()
+        assert not is_free(busy.worker.row)
+        assert is_free(free.worker.row)
+    assert sweep.value().changed == [each.workload.workload_id for each in (busy, free)]
+    assert_sound()
 
 
 @pytest.mark.parametrize("name", list(recovery.SWEEPS))
