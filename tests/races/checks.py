@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from django.db import connection
 from django.db.models import F
 
 from mesh.models import CLAIMED_STATES, Attempt, AttemptStatus, Worker, Workload, WorkloadEvent
@@ -45,3 +46,12 @@ def events(work: Workload) -> list[str]:
     """The names of what happened to the work, in order, without their common prefix."""
     names = WorkloadEvent.objects.filter(workload=work).order_by("sequence")
     return [name.removeprefix("workload.") for name in names.values_list("event", flat=True)]
+
+
+def deadlocks() -> int:
+    """How many deadlocks the server has broken up in this database so far."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_stat_force_next_flush()")
+        cursor.execute("select deadlocks from pg_stat_database where datname = current_database()")
+        count: int = cursor.fetchone()[0]
+    return count

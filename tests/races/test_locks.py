@@ -28,7 +28,7 @@ from mesh.errors import DomainError
 from mesh.models import State, Worker, Workload
 from tests.factories import Held, Member, World
 
-from .checks import assert_sound
+from .checks import assert_sound, deadlocks
 from .steering import Actor, Gate, answers, at_once, hold, is_free
 
 
@@ -127,7 +127,7 @@ def test_calls_in_opposite_orders_end_without_a_deadlock(world: World) -> None:
     """Whatever order they come in: no call is a deadlock's victim, none waits for ever."""
     dice = random.Random(7)
     members = [world.worker(concurrency=3) for _ in range(3)]
-    deadlocks = _deadlocks()
+    before = deadlocks()
     for number in range(12):
         work = [
             world.claimed(
@@ -151,7 +151,7 @@ def test_calls_in_opposite_orders_end_without_a_deadlock(world: World) -> None:
             recovery.run("enforce_deadlines")
         Worker.objects.update(lifecycle="READY", health="HEALTHY")
         assert_sound()
-    assert _deadlocks() == deadlocks
+    assert deadlocks() == before
 
 
 def test_sweeps_of_many_workers_and_cancels_of_their_work_do_not_deadlock(world: World) -> None:
@@ -278,11 +278,3 @@ def test_what_is_broken_is_not_called_busy() -> None:
 def _is_busy(error: BaseException) -> bool:
     told = locking.busy_error(error)
     return told is not None and told.code == "STORAGE_BUSY" and told.facts["retry_after_ms"] > 0
-
-
-def _deadlocks() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("select pg_stat_force_next_flush()")
-        cursor.execute("select deadlocks from pg_stat_database where datname = current_database()")
-        count: int = cursor.fetchone()[0]
-    return count
