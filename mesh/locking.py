@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import pglock
 import psycopg
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, InterfaceError, transaction
 from psycopg import errors as pg
 from psycopg_pool import PoolTimeout, TooManyRequests
 
@@ -273,7 +273,7 @@ def unless_busy() -> Iterator[None]:
 
 def busy_error(exc: BaseException) -> DomainError | None:
     """STORAGE_BUSY where `exc` says that the store is busy or away; None for any other trouble."""
-    cause = exc.__cause__ if isinstance(exc, (OperationalError, InterfaceError)) else exc
+    cause = exc.__cause__ if isinstance(exc, DatabaseError | InterfaceError) else exc
     if isinstance(exc, InterfaceError) or isinstance(cause, _BUSY):
         return busy()
     is_lost = isinstance(cause, psycopg.OperationalError) and cause.sqlstate in {None, "57P01"}
