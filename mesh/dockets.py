@@ -1,13 +1,14 @@
-"""The docket of one call: the claims that its reports are about, locked and read at once.
+"""The docket of one call: the claims that its items are about, locked and read at once.
 
 Guarantees: a constant number of statements, however many claims there are; a claim that another
-call holds at this moment does not hold up the others; two reports on one workload see one row, so
+call holds at this moment does not hold up the others; two items on one workload see one row, so
 the later is judged by what the earlier did. What changes is written with one statement.
 
 Locks: the calling worker, then the workloads in the order of their keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -16,24 +17,50 @@ from .changes import Changes
 from .errors import DomainError
 from .leases import Presented
 from .models import Attempt, LateReport, Result, State, Worker, Workload, WorkloadEvent, uid_of
-from .reports import COMPLETE, Report
+from .reports import Report
 from .tenancy import Caller
 
 # Of one attempt no more reports are kept that came too late.
 MAX_LATE: Final = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of one item of many: the attempt as it is now, or the refusal."""
+
+    claim_id: str
+    attempt: Attempt | None = None
+    refusal: DomainError | None = None
+
+
+def judged(claim_id: str, judge: Callable[[], Attempt]) -> Judged:
+    """Judge one item by itself: its refusal is its own, and the others go on."""
+    try:
+        return Judged(claim_id, judge())
+    except DomainError as refusal:
+        return Judged(claim_id, refusal=refusal)
+
+
 class Docket:
-    """The worker that calls, its claims, and the changes that judging its reports leads to."""
+    """The worker that calls, its claims, and the changes that judging its items leads to.
+
+    With `wants_results` also the results that its work has already.
+    """
 
     def __init__(
-        self, caller: Caller, worker: Worker, reports: Sequence[Report], *, skip_locked: bool
+        self,
+        caller: Caller,
+        worker: Worker,
+        claim_ids: Iterable[str],
+        *,
+        skip_locked: bool,
+        wants_results: bool = False,
     ) -> None:
         self.worker = worker
         self.late: list[LateReport] = []
         self.changes = Changes()
         self._freed = 0
-        uids = {uid for each in reports if (uid := uid_of(each.claim_id, "claim"))}
+        uids = {uid for each in claim_ids if (uid := uid_of(each, "claim"))}
         found = _find(sorted(uids), caller.tenant_id, skip_locked=skip_locked)
         self._claims: dict[str, Attempt] = {each.uid.hex: each for each in found}
         locked = self._claims.keys()
@@ -43,11 +70,11 @@ class Docket:
             if each.worker_id == worker.pk:
                 each.worker = worker
         self._live = self._live_attempts(found)
-        self._results = _results(found, reports)
+        self._results = _results(found) if wants_results else {}
         self.at: datetime = clock.now()
 
     def present(self, claim_id: str) -> Presented:
-        """The claim as it stands now, with what earlier reports of this call did to it.
+        """The claim as it stands now, with what earlier items of this call did to it.
 
         Refuses with CLAIM_NOT_FOUND (unknown, another tenant's) and with STORAGE_BUSY (another
         call holds its workload).
@@ -67,6 +94,10 @@ class Docket:
         stored = self._results.get(workload.pk)
         return stored if stored is not None and stored.result_id == result_id else None
 
+    def begin(self, shown: Presented, event: WorkloadEvent) -> None:
+        """Note that this work began."""
+        self.changes.add(shown.workload, shown.attempt, event)
+
     def end(
         self, report: Report, attempt: Attempt, *events: WorkloadEvent, was_live: bool = True
     ) -> None:
@@ -82,13 +113,14 @@ class Docket:
         self._results[result.workload_id] = result
 
     def write(self) -> None:
-        """Store all that the reports changed and free the slots; nothing changed, no statement."""
+        """Store all that the items changed and free the slots; nothing changed, no statement."""
         if not self.changes.attempts:
             return
         worker = self.worker
         worker.last_progress_at = self.at
-        active = worker.active - self._freed
-        workers.occupy(worker, active, actor=workers.subject_of(worker), at=self.at)
+        if self._freed:
+            active = worker.active - self._freed
+            workers.occupy(worker, active, actor=workers.subject_of(worker), at=self.at)
         self.changes.add_worker(worker)
         self.changes.write()
 
@@ -123,8 +155,8 @@ def _find(uids: Sequence[str], tenant_id: int, *, skip_locked: bool) -> list[Att
     return [each for each in found if each is not None]
 
 
-def _results(found: Sequence[Attempt], reports: Sequence[Report]) -> dict[int, Result]:
+def _results(found: Sequence[Attempt]) -> dict[int, Result]:
     succeeded = {each.workload_id for each in found if each.workload.state == State.SUCCEEDED}
-    if not succeeded or all(each.step != COMPLETE for each in reports):
+    if not succeeded:
         return {}
     return {each.workload_id: each for each in Result.objects.filter(workload__in=succeeded)}

@@ -118,31 +118,36 @@ def start(*, caller: Caller, claim_id: str, fencing_token: int) -> Attempt:
     """
     with transaction.atomic():
         shown = present(caller, claim_id)
-        attempt, workload, at = require_fence(shown, fencing_token), shown.workload, shown.at
-        workers.require_reconciled(shown.worker)
-        if workload.state == State.CANCELLATION_REQUESTED:
-            raise DomainError("WORKLOAD_CANCELLATION_REQUESTED", "A cancel was requested.")
-        if attempt.started_at is not None:
-            return attempt
-        if workload.held:
-            raise DomainError("MESH_RUN_BLOCKED", "Its run is blocked: it must not start now.")
-        event = workloads.move(
-            workload,
-            State.RUNNING,
-            actor=caller.subject,
-            at=at,
-            evidence=outcomes.of_attempt(attempt),
-        )
-        workload.unstarted_losses = 0
-        workload.started_attempts += 1
-        attempt.status = AttemptStatus.RUNNING
-        attempt.started_at = attempt.last_progress_at = at
-        execution_ms = workload.timeouts["execution_ms"]
-        if execution_ms is not None:
-            attempt.execution_deadline_at = at + timedelta(milliseconds=execution_ms)
-        set_deadline(attempt, heard_at=at)
-        _write(shown, attempt, event)
-    return attempt
+        event = begin(shown, fencing_token, actor=caller.subject)
+        if event is not None:
+            _write(shown, shown.attempt, event)
+    return shown.attempt
+
+
+def begin(shown: Presented, fencing_token: int, *, actor: str) -> WorkloadEvent | None:
+    """Have presented work begin, in memory; what is to be written with it, None for a repeat.
+
+    The rules of `start`, for one claim or many; refuses as it does, but for CLAIM_NOT_FOUND.
+    """
+    attempt, workload, at = require_fence(shown, fencing_token), shown.workload, shown.at
+    workers.require_reconciled(shown.worker)
+    if workload.state == State.CANCELLATION_REQUESTED:
+        raise DomainError("WORKLOAD_CANCELLATION_REQUESTED", "A cancel was requested.")
+    if attempt.started_at is not None:
+        return None
+    if workload.held:
+        raise DomainError("MESH_RUN_BLOCKED", "Its run is blocked: it must not start now.")
+    evidence = outcomes.of_attempt(attempt)
+    event = workloads.move(workload, State.RUNNING, actor=actor, at=at, evidence=evidence)
+    workload.unstarted_losses = 0
+    workload.started_attempts += 1
+    attempt.status = AttemptStatus.RUNNING
+    attempt.started_at = attempt.last_progress_at = at
+    execution_ms = workload.timeouts["execution_ms"]
+    if execution_ms is not None:
+        attempt.execution_deadline_at = at + timedelta(milliseconds=execution_ms)
+    set_deadline(attempt, heard_at=at)
+    return event
 
 
 def renew(

@@ -15,14 +15,13 @@ Locks: the worker, then the workloads, by key. Many at once skip workloads that 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from django.db import transaction
 
 from . import outcomes, refusals, reports, workers, workloads
-from .dockets import Docket, keep_late
+from .dockets import Docket, Judged, judged, keep_late
 from .errors import DomainError
 from .giving import require_worker
 from .leases import Presented, require_fence
@@ -34,6 +33,7 @@ from .models import (
     LostPolicy,
     Result,
     State,
+    Worker,
     Workload,
 )
 from .reports import CANCELLED, COMPLETE, FAIL, RELEASE, Report
@@ -42,16 +42,7 @@ from .tenancy import Caller
 MAX_REPORTS: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What became of one report of many: the attempt as it is now, or the refusal."""
-
-    claim_id: str
-    attempt: Attempt | None = None
-    refusal: DomainError | None = None
-
-
-def settle(*, caller: Caller, worker_id: str, said: Sequence[Report]) -> list[Settled]:
+def settle(*, caller: Caller, worker_id: str, said: Sequence[Report]) -> list[Judged]:
     """Settle many claims of one worker in one call, each report by itself and in order.
 
     A constant number of statements, however many they are. A claim whose workload another call
@@ -65,8 +56,8 @@ def settle(*, caller: Caller, worker_id: str, said: Sequence[Report]) -> list[Se
         raise DomainError("REQUEST_INVALID", f"From 1 to {MAX_REPORTS} reports.")
     with transaction.atomic():
         worker = workers.lock_for(caller, worker_id)
-        docket = Docket(caller, worker, said, skip_locked=True)
-        settled = [_settle(docket, each) for each in said]
+        docket = _docket(caller, worker, said, skip_locked=True)
+        settled = [judged(each.claim_id, partial(_STEPS[each.step], docket, each)) for each in said]
         docket.write()
         if docket.late:
             keep_late(docket.late)
@@ -161,17 +152,20 @@ def _settle_one(caller: Caller, report: Report) -> Attempt:
     """A call of one report: it waits for the workload, and its refusal is the call's."""
     require_worker(caller)
     with refusals.kept(), transaction.atomic():
-        docket = Docket(caller, workers.lock_self(caller), [report], skip_locked=False)
+        docket = _docket(caller, workers.lock_self(caller), [report], skip_locked=False)
         attempt = _STEPS[report.step](docket, report)
         docket.write()
     return attempt
 
 
-def _settle(docket: Docket, report: Report) -> Settled:
-    try:
-        return Settled(report.claim_id, _STEPS[report.step](docket, report))
-    except DomainError as refusal:
-        return Settled(report.claim_id, refusal=refusal)
+def _docket(caller: Caller, worker: Worker, said: Sequence[Report], *, skip_locked: bool) -> Docket:
+    return Docket(
+        caller,
+        worker,
+        [each.claim_id for each in said],
+        skip_locked=skip_locked,
+        wants_results=any(each.step == COMPLETE for each in said),
+    )
 
 
 def _complete(docket: Docket, report: Report) -> Attempt:

@@ -6,6 +6,7 @@ None of them asks the database if the row came with its relations.
 from datetime import datetime
 from typing import Any, Final
 
+from ..dockets import Judged
 from ..giving import Claim
 from ..models import (
     Attempt,
@@ -20,7 +21,6 @@ from ..models import (
     Workload,
     WorkloadEvent,
 )
-from ..settlement import Settled
 
 # Stored only where they are asked for.
 _NO_BOUNDS: Final[dict[str, Any]] = {"pool_id": None, "resources": {}}
@@ -139,7 +139,7 @@ def claim(given: Claim) -> dict[str, Any]:
     }
 
 
-def settled(each: Settled) -> dict[str, Any]:
+def judged(each: Judged) -> dict[str, Any]:
     if each.refusal is not None:
         code, detail = each.refusal.code, each.refusal.detail
         return {"claim_id": each.claim_id, "code": code, "detail": detail}

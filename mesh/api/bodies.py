@@ -17,6 +17,7 @@ from ..models import (
     ScopeKind,
 )
 from ..settlement import MAX_REPORTS
+from ..starts import MAX_STARTS
 from .fields import (
     INT32,
     INT64,
@@ -290,6 +291,16 @@ class Results(Body):
         },
         max_length=MAX_REPORTS,
     )
+
+
+class StartItem(Fenced):
+    claim_id = Text(_MAX_ID)
+
+
+class Starts(Body):
+    """Up to 1 000 claims that their worker begins with."""
+
+    starts = serializers.ListField(child=StartItem(), max_length=MAX_STARTS, allow_empty=False)
 
 
 class Validate(Fenced):

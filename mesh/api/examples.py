@@ -98,6 +98,7 @@ EXAMPLES: Final[dict[type[Body], dict[str, Any]]] = {
             },
         ]
     },
+    bodies.Starts: {"starts": [{"claim_id": "claim_1", **_FENCE}]},
     bodies.Validate: {**_FENCE, "worker_id": "worker_1", "workload_id": "workload_1"},
     bodies.Resolve: {
         "resolution": "succeeded",

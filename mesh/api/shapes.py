@@ -249,7 +249,7 @@ class SubmittedMany(Shape):
     results = SubmittedItem(many=True, help_text="In the order of the workloads.")
 
 
-class SettledItem(Shape):
+class JudgedItem(Shape):
     claim_id = Text()
     status = Word(choices=AttemptStatus.choices, required=False, help_text="If it was accepted.")
     code = Text(required=False, help_text="If it was refused.")
@@ -257,7 +257,11 @@ class SettledItem(Shape):
 
 
 class Settled(Shape):
-    results = SettledItem(many=True, help_text="In the order of the reports.")
+    results = JudgedItem(many=True, help_text="In the order of the reports.")
+
+
+class Started(Shape):
+    starts = JudgedItem(many=True, help_text="In the order of the starts.")
 
 
 class Valid(Shape):

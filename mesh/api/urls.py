@@ -18,6 +18,7 @@ _V1: list[URLPattern | URLResolver] = [
     path("workers", workers.Workers.as_view()),
     path("workers/<any:worker_id>/heartbeat", workers.Heartbeat.as_view()),
     path("workers/<any:worker_id>/claims", workers.Claims.as_view()),
+    path("workers/<any:worker_id>/starts", workers.Starts.as_view()),
     path("workers/<any:worker_id>/results", workers.Results.as_view()),
     path("workers/<any:worker_id>/reconcile", workers.Reconcile.as_view()),
     path("workers/<any:worker_id>/drain", workers.Drain.as_view()),

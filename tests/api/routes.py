@@ -188,6 +188,15 @@ def _placeable(world: World) -> Call:
     return Call(path, {"worker_id": member.worker_id, "lease_ms": 30_000})
 
 
+def _starts(world: World) -> Call:
+    held = world.claimed(world.worker(concurrency=8))
+    items = [
+        {"claim_id": each.claim.claim_id, "fencing_token": each.claim.fencing_token}
+        for each in (held, world.claimed(held.worker))
+    ]
+    return Call(f"workers/{held.worker.worker_id}/starts", {"starts": items}, held.worker)
+
+
 def _results(world: World) -> Call:
     held = world.running(world.worker(concurrency=8))
     one, two, three, four = held, *(world.running(held.worker) for _ in range(3))
@@ -277,6 +286,7 @@ ROUTES: Final = (
     ),
     _on_worker("heartbeat", beat_body),
     _on_worker("claims", lambda member: {"max": 1, "lease_ms": 30_000}),
+    Route("POST", "workers/<any:worker_id>/starts", WORKER, _starts, "WORKER"),
     Route("POST", "workers/<any:worker_id>/results", WORKER, _results, "WORKER", ("output",)),
     _on_worker("reconcile", reconcile_body),
     _on_worker("drain", lambda member: {"reason": "r", "deadline_ms": 1000}, needs="operator"),

@@ -215,9 +215,11 @@ def test_a_credential_that_was_heard_before_is_refused_once_it_is_replaced(world
     beat = beat_body(member)
     complete = {"fencing_token": claim.fencing_token, "result_id": "r", "output": None}
     result = {"claim_id": claim.claim_id, "outcome": "complete", **complete}
+    begin = {"claim_id": claim.claim_id, "fencing_token": claim.fencing_token}
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         (f"workers/{member.worker_id}/heartbeat", beat),
         (f"workers/{member.worker_id}/claims", {"max": 1}),
+        (f"workers/{member.worker_id}/starts", {"starts": [begin]}),
         (f"workers/{member.worker_id}/results", {"results": [result]}),
         (f"claims/{claim.claim_id}/start", {"fencing_token": claim.fencing_token}),
         (f"claims/{claim.claim_id}/complete", complete),

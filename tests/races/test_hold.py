@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from mesh import recovery, reports, resolutions, settlement
+from mesh import recovery, reports, resolutions, settlement, starts
+from mesh.dockets import Judged
 from mesh.models import LateReport, Result, State
 from mesh.reports import Report
-from mesh.settlement import Settled
+from mesh.starts import Start
 from tests.factories import Held, Member, World, expire
 
 from .checks import assert_sound, events
@@ -23,11 +24,11 @@ def _done(held: Held, result_id: str = "r") -> Report:
     return reports.complete(claim.claim_id, claim.fencing_token, result_id=result_id, output=1)
 
 
-def _settle(worker: Member, *said: Report) -> Callable[[], list[Settled]]:
+def _settle(worker: Member, *said: Report) -> Callable[[], list[Judged]]:
     return partial(settlement.settle, caller=worker.caller, worker_id=worker.worker_id, said=said)
 
 
-def _told(settled: list[Settled]) -> list[str]:
+def _told(settled: list[Judged]) -> list[str]:
     return [each.refusal.code if each.refusal else "" for each in settled]
 
 
@@ -54,6 +55,18 @@ def test_one_locked_workload_is_busy_and_the_nine_others_are_settled(world: Worl
     assert worker.refresh().active == 1
     assert _told(Actor(_settle(worker, *map(_done, works))).value()) == [""] * 10
     assert worker.refresh().active == 0
+    assert_sound()
+
+
+def test_one_locked_workload_is_busy_and_the_nine_others_are_started(world: World) -> None:
+    worker = world.worker(concurrency=10)
+    works = [world.claimed(worker) for _ in range(10)]
+    said = [Start(each.claim.claim_id, each.claim.fencing_token) for each in works]
+    begin = partial(starts.start, caller=worker.caller, worker_id=worker.worker_id, said=said)
+    with hold(works[4].workload):
+        assert _told(Actor(begin).value()) == ["STORAGE_BUSY" if n == 4 else "" for n in range(10)]
+    assert [each.refresh().state for each in works].count(State.RUNNING) == 9
+    assert _told(Actor(begin).value()) == [""] * 10
     assert_sound()
 
 

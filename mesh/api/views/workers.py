@@ -6,7 +6,7 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import liveness, reports, settlement, waiting, workers
+from ... import liveness, reports, settlement, starts, waiting, workers
 from ...models import Health, Lifecycle, Runtime
 from ...models import Worker as WorkerRow
 from ...registration import Registration
@@ -166,6 +166,30 @@ class Claims(Endpoint):
         )
 
 
+class Starts(Endpoint):
+    noun = "WORKER"
+    locks_its_worker = True
+
+    @operation(
+        "workers_starts",
+        body=bodies.Starts,
+        answers={200: shapes.Started},
+        refusals="WORKER_NOT_FOUND",
+        who=WORKERS,
+    )
+    def post(self, request: Request, worker_id: str) -> Response:
+        """Begin with up to 1 000 claims in one call; each is answered by itself, in order.
+
+        No effect of a claim may happen before its own start was accepted.
+        """
+        said = [
+            starts.Start(each["claim_id"], each["fencing_token"])
+            for each in self.body(bodies.Starts)["starts"]
+        ]
+        started = starts.start(caller=self.caller, worker_id=worker_id, said=said)
+        return answer({"starts": [answers.judged(each) for each in started]})
+
+
 class Results(Endpoint):
     noun = "WORKER"
     locks_its_worker = True
@@ -181,7 +205,7 @@ class Results(Endpoint):
         """Settle up to 100 claims in one call; each report is answered by itself, in order."""
         said = [_report(each) for each in self.body(bodies.Results)["results"]]
         settled = settlement.settle(caller=self.caller, worker_id=worker_id, said=said)
-        return answer({"results": [answers.settled(each) for each in settled]})
+        return answer({"results": [answers.judged(each) for each in settled]})
 
 
 class Reconcile(Endpoint):
