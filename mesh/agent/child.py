@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import sys
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -121,8 +122,9 @@ def _cpu_ms() -> int:
 def _serve(channel: Channel, templates: dict[str, Any]) -> None:
     while True:
         job = channel.next_job()
-        before = _cpu_ms()
+        before, began = _cpu_ms(), time.monotonic()
         outcome = {"type": "done", **_outcome(job, channel, templates)}
+        outcome["took"] = time.monotonic() - began
         outcome["cpu_ms"] = _cpu_ms() - before
         try:
             channel.send(outcome)

@@ -177,6 +177,9 @@ class WorkerClient(ApiClient):
     def claim(self, body: Json, *, wait_ms: int = 0) -> Json:
         return self._worker("claims", body, timeout=CALL_TIMEOUT + wait_ms / 1000)
 
+    def starts(self, items: list[Json], *, timeout: float) -> Json:
+        return self._worker("starts", {"starts": items}, timeout=timeout)
+
     def results(self, items: list[Json]) -> Json:
         return self._worker("results", {"results": items})
 

@@ -2,9 +2,10 @@
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
-from mesh.agent.client import Backoff, UnreachableError
+from mesh.agent.client import Backoff, UnreachableError, is_transient
 from mesh.agent.sending import Refusal, Sender
 from mesh.agent.session import DisplacedError, Session
 from mesh.agent.spool import Report, Spool
@@ -14,6 +15,9 @@ log = logging.getLogger("mesh.agent")
 _UNSENDABLE = frozenset(
     {"REQUEST_INVALID", "REQUEST_MALFORMED", "WORKLOAD_INVALID", "BODY_TOO_LARGE"}
 )
+_RELEASE_TRIES = 4
+# Of so many that ended together each has a line in the log.
+_SAID_APART = 10
 _CANCEL_PENDING = frozenset({"WORKLOAD_TRANSITION_DENIED", "WORKLOAD_CANCELLATION_REQUESTED"})
 
 
@@ -48,16 +52,35 @@ class Deliverer:
         self._lock = threading.Lock()
         self._wake = threading.Event()
 
-    def deliver(self, report: Report) -> None:
-        """Store the report and send it; when it cannot be had, `run` goes on with it.
-
-        DisplacedError leaves it on disk.
-        """
+    def store(self, report: Report) -> None:
+        """Keep the report from being lost; it is to be sent next."""
         self._store(report, durable=report.is_hold)
-        remaining = self._try(report)
-        if remaining is not None:
-            self._store(remaining, durable=True)
-            self.keep(remaining)
+
+    def deliver(self, *reports: Report) -> None:
+        """Send stored reports, together; with what cannot be sent now `run` goes on.
+
+        DisplacedError leaves them on disk.
+        """
+        for remaining in self._send(reports):
+            if remaining is not None:
+                self._store(remaining, durable=True)
+                self.keep(remaining)
+
+    def give_back(self, *releases: Report) -> None:
+        """Release claims that were not begun, together; what cannot be told soon is left to end."""
+        left, backoff = releases, Backoff()
+        for _ in range(_RELEASE_TRIES):
+            told = list(zip(left, self._sender.send(left), strict=True))
+            for release, refusal in told:
+                if refusal is None:
+                    log.info("%s released", release.workload_id)
+                elif not is_transient(refusal):
+                    log.warning("%s not released: %s", release.workload_id, refusal)
+            left = tuple(each for each, refusal in told if refusal and is_transient(refusal))
+            if not left or self._halt.wait(backoff.next()):
+                break
+        for release in left:
+            log.warning("%s not released", release.workload_id)
 
     def _store(self, report: Report, *, durable: bool) -> None:
         """Where the disk takes it: a full one is no reason not to tell the server."""
@@ -98,30 +121,31 @@ class Deliverer:
                 self._halt.wait(backoff.next())
 
     def _send_all(self, reports: list[Report]) -> bool:
-        settled_all = True
-        for report, refusal in zip(reports, self._sender.send(reports), strict=True):
-            remaining = self._judge(report, refusal)
-            with self._lock:
+        left = self._send(reports)
+        with self._lock:
+            for report, remaining in zip(reports, left, strict=True):
                 if remaining is None:
                     self._pending.pop(report.attempt_id, None)
                 elif report.attempt_id in self._pending:
                     self._pending[report.attempt_id] = remaining
-            settled_all = settled_all and remaining is None
-        return settled_all
+        return not any(left)
 
     def wake(self) -> None:
         self._wake.set()
 
-    def _try(self, report: Report) -> Report | None:
-        """One try, with what may take the report's place; the report that is left, if any."""
-        return self._judge(report, self._sender.send([report])[0])
+    def _send(self, reports: Sequence[Report]) -> list[Report | None]:
+        """One try, with what may take a report's place; of each the report that is left, if any."""
+        refusals = self._sender.send(reports)
+        taken = [each for each, refusal in zip(reports, refusals, strict=True) if refusal is None]
+        self._spool.remove(*taken)
+        _say(taken)
+        return [
+            None if refusal is None else self._judge(report, refusal)
+            for report, refusal in zip(reports, refusals, strict=True)
+        ]
 
-    def _judge(self, report: Report, refusal: Refusal | None) -> Report | None:
-        """What the server's answer to a report leads to; the report that is left, if any."""
-        if refusal is None:
-            self._spool.remove(report)
-            _say(report)
-            return None
+    def _judge(self, report: Report, refusal: Refusal) -> Report | None:
+        """What the server's refusal of a report leads to; the report that is left, if any."""
         if isinstance(refusal, UnreachableError):
             return report
         if isinstance(refusal, DisplacedError):
@@ -135,15 +159,17 @@ class Deliverer:
             return None
         log.warning("%s: %s refused (%s)", report.workload_id, report.outcome, refusal.code)
         self._store(other, durable=other.is_hold)
-        return self._try(other)
+        return self._send([other])[0]
 
 
-def _say(report: Report) -> None:
-    if report.outcome == "fail":
-        log.warning("%s failed: %s", report.workload_id, report.body["kind"])
-    else:
-        log.info(
-            "%s %s",
-            report.workload_id,
-            "cancelled" if report.outcome == "cancelled" else "completed",
-        )
+def _say(taken: Sequence[Report]) -> None:
+    ended = [each for each in taken if each.outcome != "fail"]
+    if len(ended) > _SAID_APART:
+        log.info("%d completed or cancelled: %s …", len(ended), ended[0].workload_id)
+        ended = []
+    for each in ended:
+        how = "cancelled" if each.outcome == "cancelled" else "completed"
+        log.info("%s %s", each.workload_id, how)
+    for each in taken:
+        if each.outcome == "fail":
+            log.warning("%s failed: %s", each.workload_id, each.body["kind"])

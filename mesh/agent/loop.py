@@ -1,7 +1,8 @@
 """The agent: registers, beats, asks for work while slots are free, and ends in good order.
 
-Threads: one beats, one asks for work, one watches leases, one delivers what had to wait, and each
-slot has its own. The main thread waits for a reason to end.
+Threads: one beats, one asks for work, one starts it, one watches leases, two send reports, one
+delivers those that had to wait, and each child process has its own. The main thread waits for a
+reason to end.
 """
 
 import logging

@@ -7,13 +7,15 @@ agent itself is killed.
 
 import contextlib
 import json
+import math
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from multiprocessing.connection import Pipe, wait
+from multiprocessing.connection import Pipe
 from typing import IO, Any, cast
 
 from mesh.agent import guard
@@ -82,6 +84,9 @@ class Runner:
         self._guard = watchdog
         self._connection, theirs = Pipe(duplex=True)
         self._wake_read, self._wake_write = Pipe(duplex=False)
+        self._poll = select.poll()
+        for each in (self._connection, self._wake_read):
+            self._poll.register(each.fileno(), select.POLLIN)
         self._command_group: int | None = None
         self._job = 0
         arguments = ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
@@ -129,10 +134,10 @@ class Runner:
 
     def wait(self, timeout: float | None) -> dict[str, Any] | None:
         """The next frame of the running job; None after `timeout` or a wake(). RunnerDiedError."""
-        ready = wait([self._connection, self._wake_read], timeout)
-        if self._wake_read in ready:
+        ready = {fd for fd, _ in self._poll.poll(timeout and math.ceil(timeout * 1000))}
+        if self._wake_read.fileno() in ready:
             self._wake_read.recv_bytes()
-        if self._connection not in ready:
+        if self._connection.fileno() not in ready:
             return None
         try:
             frame = self._receive()
@@ -187,7 +192,7 @@ class Runner:
 
 
 class Runners:
-    """Warm child processes, the most recently used first; started when they are needed."""
+    """Child processes for the lanes: the one that waits warm, or new ones."""
 
     def __init__(self, settings: RunnerSettings) -> None:
         self._settings = settings
@@ -211,7 +216,7 @@ class Runners:
             self._idle.append(runner)
 
     def close(self) -> None:
-        """Kill the idle ones, and through the guard whatever else is left."""
+        """Kill those that nobody took, and through the guard whatever else is left."""
         with self._lock:
             idle, self._idle = self._idle, []
         for runner in idle:

@@ -44,7 +44,7 @@ class Sender:
         self._calls = 0
         self._changed = threading.Condition()
 
-    def send(self, reports: list[Report]) -> list[Refusal | None]:
+    def send(self, reports: Sequence[Report]) -> list[Refusal | None]:
         """Send these and wait: None for each that was taken, or why it was not."""
         entries = [_Entry(report, _size(report)) for report in reports]
         with self._changed:
@@ -115,6 +115,8 @@ class Sender:
             return client.complete(report.claim_id, report.fencing_token, result=report.body)
         if report.outcome == "fail":
             return client.fail(report.claim_id, report.fencing_token, failure=report.body)
+        if report.outcome == "release":
+            return client.release(report.claim_id, report.fencing_token)
         return client.cancelled(report.claim_id, report.fencing_token)
 
 
@@ -131,10 +133,11 @@ def _refusals(answer: dict[str, Any], number: int) -> list[ApiError | None]:
     answers = answer.get("results")
     if not isinstance(answers, list) or len(answers) != number:
         raise UnreachableError("answer does not fit the reports")
-    return [_refusal(each) for each in answers]
+    return [refusal_of(each) for each in answers]
 
 
-def _refusal(answer: dict[str, Any]) -> ApiError | None:
+def refusal_of(answer: dict[str, Any]) -> ApiError | None:
+    """The refusal of one item of many; None if it was accepted."""
     code = answer.get("code")
     if code is None:
         return None

@@ -1,19 +1,28 @@
-"""Carrying out claims: one thread per slot, from `start` to the report of what happened."""
+"""Carrying out started claims: lanes, each a thread with a child process, made as they are needed.
+
+As many lanes as the agent has slots may run at once. But where jobs are so short that a few lanes
+do them faster than more could be made, as many as there are processors are enough.
+"""
 
 import logging
+import os
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mesh.agent.client import ApiError, Backoff, UnreachableError, is_transient, retrying
+from mesh.agent.client import ApiError, UnreachableError, retrying
 from mesh.agent.delivery import Deliverer
 from mesh.agent.options import AgentOptions
+from mesh.agent.outcomes import judge, not_begun, report_of
 from mesh.agent.reconcile import Reconciler
+from mesh.agent.reporting import Reporter
 from mesh.agent.runtimes import Runner, RunnerDiedError, RunnerError, Runners
-from mesh.agent.session import DisplacedError, Session
+from mesh.agent.session import Session
 from mesh.agent.spool import Report
+from mesh.agent.starting import Starter
 from mesh.agent.state import State
 from mesh.agent.works import AT_ONCE, LOST_CODES, Phase, StopReason, Work, WorkTable
 
@@ -23,7 +32,11 @@ _REFUSED_STATES = frozenset(
     {"WORKLOAD_SECRET_REJECTED", "WORKLOAD_INVALID", "REQUEST_INVALID", "BODY_TOO_LARGE"}
 )
 _CHECKPOINT_TRIES = 3
-_RELEASE_TRIES = 4
+# Seconds that a job takes at most to be called short, as its own process sees it.
+_SHORT = 0.002
+# Seconds that started work waits for a lane to come free before there are more lanes.
+_PATIENCE = 0.005
+_STUCK = 0.05
 
 
 class Slots:
@@ -45,153 +58,139 @@ class Slots:
         self._state = state
         self._session = session
         self._table = table
-        self._deliverer = deliverer
-        self._reconciler = reconciler
         self._runners = runners
         self._commands = commands
         self._halt = halt
+        self._reporter = Reporter(deliverer, self._end)
+        self._starter = Starter(
+            session,
+            deliverer,
+            reconciler,
+            self._reporter,
+            begin=self._run,
+            end=self._end,
+            halt=halt,
+        )
         self._queue: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._crowded = threading.Event()
+        self._lanes = 0
+        self._taken = 0
+        self._typical = 0.0
         self.freed = threading.Event()
 
     def start_threads(self) -> None:
-        for number in range(self._options.concurrency):
-            threading.Thread(target=self._serve, name=f"slot-{number}", daemon=True).start()
+        self._reporter.start_threads()
+        self._add_lane()
+        for target in (self._starter.run, self._grow):
+            threading.Thread(target=target, daemon=True).start()
 
     def take_in(self, work: Work) -> None:
-        """Queue a claim for the next free slot; one that is held already is ignored."""
+        """Have a claim started and carried out; one that is held already is ignored."""
         if self._table.add(work):
-            self._queue.put(work)
+            self._starter.put(work)
 
     def release_waiting(self) -> None:
-        """Give back what no slot has begun with."""
+        """Give back what has not been started."""
+        self._starter.release_waiting()
+
+    def _end(self, works: Sequence[Work]) -> None:
+        for work in works:
+            self._table.remove(work)
+        self.freed.set()
+
+    # Lanes
+
+    def _run(self, works: Sequence[Work]) -> None:
+        for work in works:
+            self._queue.put(work)
+        if works and self._lanes < self._options.concurrency:
+            self._crowded.set()
+
+    def _grow(self) -> None:
+        """Make lanes for started work that finds none."""
         while True:
-            try:
-                work = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            work.request_stop(StopReason.SHUTDOWN)
-            self._handle(work)
+            self._crowded.wait()
+            self._crowded.clear()
+            while not self._queue.empty() and self._lanes < self._options.concurrency:
+                taken = self._taken
+                time.sleep(_PATIENCE)
+                if self._typical < _SHORT and self._lanes >= (os.cpu_count() or 1):
+                    time.sleep(_STUCK)
+                    if taken != self._taken:
+                        continue
+                room = self._options.concurrency - self._lanes
+                for _ in range(min(self._queue.qsize(), room)):
+                    self._add_lane()
+
+    def _add_lane(self) -> None:
+        self._lanes += 1
+        threading.Thread(target=self._serve, name=f"lane-{self._lanes}", daemon=True).start()
 
     def _serve(self) -> None:
         # Never ends before the process does: the children die with the thread that made them.
+        runner: Runner | None = None
         while True:
-            self._handle(self._queue.get())
+            trouble = None
+            if runner is None:
+                try:
+                    runner = self._runners.take()
+                except RunnerError as error:
+                    trouble = error
+            work = self._queue.get()
+            self._taken += 1
+            if runner is not None and not runner.alive:
+                runner.kill()
+                try:
+                    runner = self._runners.take()
+                except RunnerError as error:
+                    runner, trouble = None, error
+            runner = self._carry_out(work, runner, trouble)
 
-    def _handle(self, work: Work) -> None:
+    def _carry_out(
+        self, work: Work, runner: Runner | None, trouble: RunnerError | None
+    ) -> Runner | None:
+        """Carry out one piece of work; the runner, if it is fit for the next."""
+        report = None
         try:
-            self._carry_out(work)
-        except DisplacedError:
-            pass  # the session has told the agent
+            reason = work.stop_reason(time.monotonic(), self._options.time_limit)
+            if reason is not None:
+                report = _unrun(work, reason)
+            elif runner is None:
+                log.error("no process for the work: %s", trouble)
+                body = {"kind": "worker_failure", "error": "no process", "no_effect": True}
+                report = report_of(work, "fail", body)
+            else:
+                report, runner = self._execute(work, runner)
         except Exception:
             log.exception("claim %s came to nothing", work.claim_id)
-        finally:
-            self._table.remove(work)
-            self.freed.set()
-
-    def _carry_out(self, work: Work) -> None:
-        if not self._start(work):
-            return
-        report = self._execute(work)
+            runner = None
         if report is None:
             log.warning("%s stopped without a report", work.workload_id)
-            return
-        work.outcome = report.outcome
-        work.phase = Phase.FINISHED
-        self._deliverer.deliver(report)
-
-    # Before the start: nothing may happen yet
-
-    def _start(self, work: Work) -> bool:
-        backoff = Backoff(base=0.1, cap=2.0)
-        while not self._halt.is_set():
-            reason = work.stop_reason(time.monotonic(), None)
-            if reason is not None:
-                self._turn_down(work, reason)
-                return False
-            try:
-                self._send_start(work)
-                return True
-            except UnreachableError as error:
-                delay = backoff.next(error)
-            except ApiError as error:
-                if not self._may_start_later(work, error):
-                    return False
-                delay = backoff.next(error)
-            self._halt.wait(min(delay, max(0.0, work.lease_left)))
-        return False
-
-    def _send_start(self, work: Work) -> None:
-        client = self._session.client
-        asked_at = time.monotonic()
-        timeout = min(10.0, max(0.2, work.lease_left))
-        self._session.call(lambda: client.start(work.claim_id, work.fencing_token, timeout=timeout))
-        work.started_at = asked_at
-        work.phase = Phase.RUNNING
-
-    def _may_start_later(self, work: Work, error: ApiError) -> bool:
-        """Whether to try again; if not, the claim has been dealt with."""
-        if is_transient(error):
-            return True
-        if error.code == "WORKER_RECOVERY_REQUIRED":
-            try:
-                self._reconciler.run()
-            except (ApiError, UnreachableError) as problem:
-                log.warning("reconcile: %s", problem)
-            return True
-        if error.code == "MESH_RUN_BLOCKED":
-            self._release(work)
-        elif error.code == "WORKLOAD_CANCELLATION_REQUESTED":
-            self._deliverer.deliver(_report(work, "cancelled", {}))
+            self._end([work])
         else:
-            log.warning("%s not started: %s", work.workload_id, error.code)
-        return False
-
-    def _turn_down(self, work: Work, reason: StopReason) -> None:
-        log.info("%s not started: %s", work.workload_id, reason.value)
-        if reason is StopReason.CANCELLED:
-            self._deliverer.deliver(_report(work, "cancelled", {}))
-        elif reason is StopReason.SHUTDOWN:
-            self._release(work)
-        elif work.is_hold:
-            # A start may have been accepted and its answer lost; it was for nothing.
-            body = {"kind": "worker_failure", "error": "never begun", "no_effect": True}
-            self._deliverer.deliver(_report(work, "fail", body))
-
-    def _release(self, work: Work) -> None:
-        client = self._session.client
-        try:
-            retrying(
-                lambda: self._session.call(
-                    lambda: client.release(work.claim_id, work.fencing_token)
-                ),
-                halt=self._halt,
-                tries=_RELEASE_TRIES,
-            )
-            log.info("%s released", work.workload_id)
-        except (ApiError, UnreachableError) as error:
-            log.warning("%s not released: %s", work.workload_id, error)
+            work.outcome = report.outcome
+            work.phase = Phase.FINISHED
+            self._reporter.put(work, report)
+        return runner
 
     # Started work
 
-    def _execute(self, work: Work) -> Report | None:
+    def _execute(self, work: Work, runner: Runner) -> tuple[Report | None, Runner | None]:
         log.debug("%s started (%s)", work.workload_id, work.definition_id)
         workdir = self._state.make_workdir() if work.definition_id in self._commands else None
         try:
-            runner = self._runners.take()
-            frame, reason = self._run_job(work, runner, workdir)
-        except RunnerError as error:
-            log.error("no process for the work: %s", error)
-            body = {"kind": "worker_failure", "error": "no process", "no_effect": True}
-            return _report(work, "fail", body)
+            frame, reason, is_fit = self._run_job(work, runner, workdir)
         finally:
             if workdir is not None:
                 self._state.remove_workdir(workdir)
-        return judge(work, frame, reason)
+        if frame is not None and "took" in frame:
+            self._typical += (frame["took"] - self._typical) / 16
+        return judge(work, frame, reason), runner if is_fit else None
 
     def _run_job(
         self, work: Work, runner: Runner, workdir: Path | None
-    ) -> tuple[dict[str, Any] | None, StopReason | None]:
-        """Run one job; the answer is None when its process had to be killed."""
+    ) -> tuple[dict[str, Any] | None, StopReason | None, bool]:
+        """Run one job: its answer (None when its process was killed), and if that is still fit."""
         frame = None
         work.attach(runner.wake)
         try:
@@ -199,14 +198,12 @@ class Slots:
             frame, reason = self._watch(work, runner)
         except RunnerDiedError as death:
             reason = work.stop_reason(time.monotonic(), self._options.time_limit)
-            return {"outcome": "fail", "kind": death.kind, "error": str(death)}, reason
+            return {"outcome": "fail", "kind": death.kind, "error": str(death)}, reason, False
         finally:
             work.attach(None)
             if frame is None:
                 runner.kill()
-            else:
-                self._runners.give_back(runner)
-        return frame, reason
+        return frame, reason, frame is not None
 
     def _job(self, work: Work, workdir: Path | None) -> dict[str, Any]:
         return {
@@ -271,61 +268,8 @@ class Slots:
         return {"stored": True}
 
 
-def _report(work: Work, outcome: str, body: dict[str, Any]) -> Report:
-    if not work.is_hold:
-        # Says something only of work whose effects must not be repeated.
-        body.pop("no_effect", None)
-    return Report(
-        outcome=outcome,
-        claim_id=work.claim_id,
-        workload_id=work.workload_id,
-        attempt_id=work.attempt_id,
-        fencing_token=work.fencing_token,
-        is_hold=work.is_hold,
-        body=body,
-    )
-
-
-def judge(work: Work, frame: dict[str, Any] | None, reason: StopReason | None) -> Report | None:
-    """What to report of work that ended as `frame` says (None: killed), stopped for `reason`.
-
-    Of `hold` work the truth counts, whatever was asked meanwhile; other work that was told to
-    stop is reported as stopped.
-    """
-    outcome = frame["outcome"] if frame is not None else "killed"
-    if frame is not None and outcome != "cancelled" and frame.get("kind") != "stopped":
-        finished = outcome == "complete" and reason is StopReason.SHUTDOWN
-        if reason is None or work.is_hold or finished or reason in AT_ONCE:
-            return _finished(work, frame)
-    if reason is StopReason.CANCELLED:
-        return _report(work, "cancelled", {})
-    if reason is StopReason.TIMEOUT:
-        return _report(work, "fail", {"kind": "timeout", "error": "the time limit passed"})
-    if reason is StopReason.SHUTDOWN and not work.is_hold:
-        body = {"kind": "worker_failure", "error": "the agent was stopped"}
-        return _report(work, "fail", body)
-    if reason is None:
-        body = {"kind": "exception", "error": "the handler gave up without being asked to"}
-        return _report(work, "fail", body)
-    return None
-
-
-def _finished(work: Work, frame: dict[str, Any]) -> Report:
-    usage = {"cpu_ms": frame.get("cpu_ms", 0)}
-    if work.started_at is not None:
-        usage["duration_ms"] = round((time.monotonic() - work.started_at) * 1000)
-    if frame["outcome"] == "complete":
-        body = {
-            "result_id": f"result_{work.attempt_id}",
-            "output": frame["output"],
-            "resource_usage": usage,
-        }
-        if frame.get("logs"):
-            body["logs"] = frame["logs"]
-        return _report(work, "complete", body)
-    body = {"kind": frame["kind"], "error": frame["error"]}
-    if frame.get("details"):
-        body["details"] = frame["details"]
-    if frame.get("no_effect"):
-        body["no_effect"] = True
-    return _report(work, "fail", body)
+def _unrun(work: Work, reason: StopReason) -> Report | None:
+    """Of work that was started and has to stop before it ran: it had no effect."""
+    if work.is_hold and reason is not StopReason.CANCELLED:
+        return not_begun(work, StopReason.FENCED)
+    return judge(work, None, reason)

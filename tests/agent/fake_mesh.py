@@ -85,9 +85,10 @@ class FakeMesh:
         self.empty_reason: str | None = None
         self.grants = {"good-grant"}
         self.grant_left_s = 3600 * 48.0
-        self.hangs_on: str | None = None
+        self.hangs_on: tuple[str, ...] = ()
         self.goes_on = threading.Event()
         self._lost_replies: dict[str, int] = {}
+        self._unstartable: dict[str, str] = {}
         self._refusals: dict[str, list[RefusalError]] = {}
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.mesh = self
@@ -117,6 +118,9 @@ class FakeMesh:
     ) -> None:
         refusal = RefusalError(status, code, retry_after_ms)
         self._refusals[operation] = [refusal for _ in range(times)]
+
+    def refuse_start_of(self, workload: Workload, code: str) -> None:
+        self._unstartable[workload.workload_id] = code
 
     def count(self, operation: str) -> int:
         with self.lock:
@@ -308,6 +312,10 @@ class FakeMesh:
             "worker": self._row(worker),
         }
 
+    def _starts(self, worker: Worker, body: Json) -> Json:
+        items = [{**item, "outcome": "start"} for item in body["starts"]]
+        return {"starts": self._results(worker, {"results": items})["results"]}
+
     def _results(self, worker: Worker, body: Json) -> Json:
         answers = []
         for item in body["results"]:
@@ -349,6 +357,8 @@ class FakeMesh:
     def _claim_start(self, workload: Workload, body: Json) -> Json:
         if workload.state == "CANCELLATION_REQUESTED":
             raise RefusalError(409, "WORKLOAD_CANCELLATION_REQUESTED")
+        if workload.workload_id in self._unstartable:
+            raise RefusalError(409, self._unstartable[workload.workload_id])
         workload.state, workload.started = "RUNNING", True
         return {"status": "RUNNING"}
 
@@ -399,7 +409,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
         body = json.loads(self.rfile.read(size) or b"{}")
-        if self.server.mesh.hangs_on == self.path.rsplit("/", 1)[1]:
+        if self.path.rsplit("/", 1)[1] in self.server.mesh.hangs_on:
             self.server.mesh.goes_on.wait()
         try:
             answer = self.server.mesh.answer(self.path, body, self.headers.get("Authorization"))

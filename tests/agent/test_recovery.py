@@ -8,7 +8,7 @@ from tests.agent.fake_mesh import FakeMesh
 
 
 def spooled(state: Path) -> list[Path]:
-    return list((state / "spool").glob("*.json"))
+    return list((state / "spool").glob("[!.]*"))
 
 
 def test_a_result_finished_while_the_server_is_away_comes_later(
@@ -50,7 +50,7 @@ def test_a_finished_result_survives_the_end_of_the_agent(
 
 def test_a_result_is_on_disk_before_it_is_sent(mesh: FakeMesh, start_agent: StartAgent) -> None:
     work = mesh.submit("test.echo", "x")
-    mesh.hangs_on = "complete"
+    mesh.hangs_on = ("complete",)
     agent = start_agent()
     eventually(lambda: mesh.count("start"))
     eventually(lambda: spooled(agent.state))

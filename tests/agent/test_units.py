@@ -11,6 +11,7 @@ import pytest
 import respx
 
 from mesh.agent import logs
+from mesh.agent import spool as spool_module
 from mesh.agent.client import (
     ApiClient,
     ApiError,
@@ -21,8 +22,8 @@ from mesh.agent.client import (
 )
 from mesh.agent.delivery import Deliverer, instead_of
 from mesh.agent.options import AgentOptions
+from mesh.agent.outcomes import judge
 from mesh.agent.session import Session
-from mesh.agent.slots import judge
 from mesh.agent.spool import Report, Spool
 from mesh.agent.state import State, StateForeignError, StateInUseError
 from mesh.agent.works import ServerClock, StopReason, Work, WorkTable
@@ -260,6 +261,61 @@ def test_an_unreadable_report_is_set_aside(tmp_path: Path) -> None:
     assert (tmp_path / "x.unreadable").exists()
 
 
+def numbered(number: int, **body: Any) -> Report:
+    return Report("complete", f"c{number}", "w", f"a{number}", 1, False, body)
+
+
+def attempts(folder: Path) -> list[str]:
+    """What the next process finds."""
+    return [each.attempt_id for each in Spool(folder).load()]
+
+
+def test_reports_are_found_by_the_next_process_until_they_are_answered(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    one, two, three = (numbered(n, output="é\ud800") for n in range(3))
+    for each in (one, two, three):
+        spool.put(each, durable=False)
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert attempts(tmp_path) == ["a0", "a1", "a2"]
+    spool.remove(one)
+    spool.put(two, durable=True)
+    assert attempts(tmp_path) == ["a1", "a2"]
+    later = Spool(tmp_path)
+    assert later.load()[1].body == {"output": "é\ud800"}
+    later.put(numbered(3), durable=False)
+    assert attempts(tmp_path) == ["a1", "a2", "a3"]
+    later.remove(two, three, numbered(3))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_was_cut_off_is_set_aside_and_costs_no_other(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put(numbered(1), durable=False)
+    (path,) = tmp_path.iterdir()
+    with path.open("ab") as file:
+        file.write(b'+{"outcome": "compl')
+    later = Spool(tmp_path)
+    assert [each.attempt_id for each in later.load()] == ["a1"]
+    assert path.with_suffix(".unreadable").read_text() == '+{"outcome": "compl'
+    later.put(numbered(2), durable=False)
+    assert attempts(tmp_path) == ["a1", "a2"]
+
+
+def test_a_long_journal_is_written_anew_with_what_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "_LONG", 1_000)
+    spool = Spool(tmp_path)
+    spool.put(numbered(0), durable=False)
+    for number in range(1, 40):
+        spool.put(numbered(number), durable=False)
+        spool.remove(numbered(number))
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_size < 2_000
+    assert attempts(tmp_path) == ["a0"]
+
+
 @pytest.mark.parametrize(
     ("code", "outcome", "kind"),
     [
@@ -344,6 +400,8 @@ def test_a_report_that_the_disk_does_not_take_is_sent_all_the_same(
                 raise UnreachableError("ConnectError")
 
     deliverer = Deliverer(cast(Session, Line()), Spool(tmp_path / "gone"), threading.Event())
-    deliverer.deliver(Report("complete", "c", "w", "a", 1, is_hold=True, body={}))
+    one = Report("complete", "c", "w", "a", 1, is_hold=True, body={})
+    deliverer.store(one)
+    deliverer.deliver(one)
     assert sent == ["complete"]
     assert len(deliverer.pending()) == int(is_away)
