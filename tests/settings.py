@@ -2,6 +2,8 @@
 
 from config.settings import *  # noqa: F403 - exactly those settings, with the changes below
 
+# For its `flush`, which runs after every test with real transactions.
+INSTALLED_APPS += ["tests"]  # noqa: F405
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
