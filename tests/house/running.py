@@ -44,6 +44,21 @@ def let_servers_in(folder: Path) -> None:
             each.chmod(0o755)
 
 
+def as_from_a_terminal() -> Callable[[], None]:
+    """A `preexec_fn`: the child ends with us, and a terminal that goes ends it too.
+
+    Tests that were started under nohup ignore that signal, and whatever they start would inherit
+    it and, as nohup asks, run on.
+    """
+    ends_with_us = dies_with_parent(signal.SIGTERM)
+
+    def prepare() -> None:
+        ends_with_us()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    return prepare
+
+
 class Up:
     """One run, which may be stopped and started again on the same folder."""
 
@@ -74,7 +89,7 @@ class Up:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=dies_with_parent(signal.SIGTERM),
+                preexec_fn=as_from_a_terminal(),
             )
         return self.process
 

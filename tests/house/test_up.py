@@ -28,6 +28,7 @@ from tests.house.running import Up, wait_until
 # One run serves all tests that leave it as it is; so they belong on one xdist worker.
 pytestmark = pytest.mark.xdist_group("up")
 
+NOBODY = 65_534
 EVERY_SWEEP = {
     "promote_due",
     "recover_expired_leases",
@@ -40,7 +41,7 @@ EVERY_SWEEP = {
 
 @pytest.fixture(scope="module")
 def up() -> Iterator[Up]:
-    run = Up("--no-demo").start()
+    run = Up("--no-demo", prefix=("nohup",)).start()
     yield run
     run.remove()
 
@@ -172,13 +173,9 @@ def test_keys_and_logs_are_for_their_owner_alone(up: Up) -> None:
     assert modes == {"secret_key": 0o600, "grant_key.pem": 0o600, "logs": 0o700}
 
 
-def test_a_second_run_stands_beside_it_and_not_in_it(up: Up, another: Callable[..., Up]) -> None:
+def test_a_second_run_in_its_folder_is_refused(up: Up, another: Callable[..., Up]) -> None:
     refused = manage("up", "--port", str(another().port), "--data-dir", str(up.data))
     assert_one_line(refused, "in use by another run", "--data-dir")
-    beside = another().start()
-    assert up.is_ready()
-    assert beside.is_ready()
-    assert beside.end() == 0
     assert up.is_ready()
 
 
@@ -195,6 +192,15 @@ def test_what_dies_is_started_again(up: Up) -> None:
         wait_until(partial(is_another, up, name, before), f"{name} again")
     wait_until(up.is_ready, "ready again", 120)
     assert "web ended (exit code -9); starting it again" in up.output
+
+
+def test_under_nohup_it_outlives_its_terminal(up: Up) -> None:
+    assert up.process is not None
+    up.process.send_signal(signal.SIGHUP)
+    # That it tends to a child shows that it did not heed the signal: it would have ended first.
+    before = up.child("beat")
+    os.kill(before, signal.SIGKILL)
+    wait_until(partial(is_another, up, "beat", before), "beat again")
 
 
 # --- How it ends ---------------------------------------------------------------------------------
@@ -241,21 +247,28 @@ def test_a_run_that_is_ended_while_it_starts_leaves_nothing(another: Callable[..
 # --- Where it runs -------------------------------------------------------------------------------
 
 
-def test_an_ordinary_user_can_run_it(another: Callable[..., Up]) -> None:
-    if os.geteuid() != 0:
-        assert another().start().is_ready()
-        return
-    if shutil.which("setpriv") is None:
-        missing("no setpriv to become an ordinary user with")
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    # May read where this Python lives (root's home, often), and nothing else that is not theirs.
-    reading = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-    run = another(prefix=(*nobody, *reading))
-    os.chown(run.folder, 65534, 65534)
+def test_an_ordinary_user_can_run_it_beside_another_run(up: Up, another: Callable[..., Up]) -> None:
+    run = another(prefix=ordinary_user())
+    if os.geteuid() == 0:
+        os.chown(run.folder, NOBODY, NOBODY)
     assert run.start().is_ready()
-    assert {child.uids().real for child in run.children()} == {65534}
+    assert up.is_ready()
+    if os.geteuid() == 0:
+        assert {child.uids().real for child in run.children()} == {NOBODY}
     assert run.end() == 0
     assert run.left_over() == []
+    assert up.is_ready()
+
+
+def ordinary_user() -> tuple[str, ...]:
+    """What runs a command as somebody who is not root."""
+    if os.geteuid() != 0:
+        return ()
+    if shutil.which("setpriv") is None:
+        missing("no setpriv to become an ordinary user with")
+    nobody = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    # May read where this Python lives (root's home, often), and nothing else that is not theirs.
+    return (*nobody, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 
 
 def test_production_runs_on_outside_servers_without_demo_and_open_metrics(
