@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.db import connection
 
 from mesh.models import Application, Role
 from tests.factories import World
@@ -27,12 +28,16 @@ def make_call(route: Route, made: Call, secret: str | None) -> Answer:
 
 def rows() -> dict[str, int]:
     """How many rows there are of each kind of ours."""
-    return {
-        model.__name__: model._default_manager.count()
+    tables = {
+        model.__name__: connection.ops.quote_name(model._meta.db_table)
         for model in apps.get_app_config("mesh").get_models()
         # A refusal may be kept in the audit.
         if model.__name__ not in {"ApiToken", "AuditEntry"}
     }
+    with connection.cursor() as cursor:
+        counts = ", ".join(f"(select count(*) from {table})" for table in tables.values())
+        cursor.execute(f"select {counts}")
+        return dict(zip(tables, cursor.fetchone(), strict=True))
 
 
 def test_every_route_has_a_case() -> None:
@@ -133,13 +138,15 @@ def test_rows_cannot_be_made_in_another_tenant(world: World, elsewhere: World) -
 
 
 @pytest.mark.parametrize("route", ON_ROWS, ids=str)
-@pytest.mark.parametrize("bad", BAD_IDS)
-def test_an_id_that_names_nothing_is_not_found(route: Route, bad: str, world: World) -> None:
+def test_an_id_that_names_nothing_is_not_found(route: Route, world: World) -> None:
     pattern, _, action = route.pattern.partition("/<")
-    path = f"{pattern}/{bad}{action.partition('>')[2]}"
     made = route.make(world)
-    answer = call(route.method, path, made.body, secret=route.secret(world, made))
-    assert_refused(answer, f"{route.noun}_NOT_FOUND")
+    secret = route.secret(world, made)
+    for bad in BAD_IDS:
+        path = f"{pattern}/{bad}{action.partition('>')[2]}"
+        assert_refused(
+            call(route.method, path, made.body, secret=secret), f"{route.noun}_NOT_FOUND"
+        )
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=str)
