@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from pytest_django import DjangoDbBlocker
 
 from mesh import claims, clock, expiry, explain, leases, liveness, pauses, recovery, settlement
 from mesh.models import (
@@ -48,11 +49,20 @@ select
 from mesh_workload w
 """
 
-pytestmark = pytest.mark.django_db
+# The tables are filled once for all these tests; so they belong on one xdist worker.
+pytestmark = [pytest.mark.django_db, pytest.mark.xdist_group("plans")]
 
 
-@pytest.fixture
-def busy_mesh() -> Worker:
+@pytest.fixture(scope="module")
+def filled(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Around the transactions of the tests, which thus all begin with the same full tables."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        fill()
+        yield
+        transaction.set_rollback(True)
+
+
+def fill() -> None:
     with connection.cursor() as cursor:
         cursor.execute(FILL.read_text().replace("{queued}", str(QUEUED)))
         cursor.execute(DELAYED)
@@ -61,6 +71,10 @@ def busy_mesh() -> Worker:
         cursor.execute("update mesh_workload set attempt_count = 1, fencing_token = 1")
         for table in (*BIG, "mesh_worker", "mesh_requirement"):
             cursor.execute(f"analyze {table}")
+
+
+@pytest.fixture
+def busy_mesh(filled: None, db: None) -> Worker:
     return Worker.objects.get(name="worker-1")
 
 

@@ -110,14 +110,11 @@ def all_kinds_of_workers(world: World) -> None:
     )
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
-@pytest.mark.parametrize("is_full", [False, True])
 def test_a_survey_judges_every_worker_as_placement_does(
-    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_full: bool, is_paused: bool
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(survey, "LISTED", 1_000)
     all_kinds_of_workers(world)
-    Pool.objects.update(max_concurrency=1 if is_full else None)
     wanted = need(
         world,
         required_labels={"zone": "a"},
@@ -129,14 +126,17 @@ def test_a_survey_judges_every_worker_as_placement_does(
     loaded = Worker.objects.filter(resource_profile={"gpu_count": 3}).latest("pk")
     Attempt.objects.filter(pk=held.attempt.pk).update(worker=loaded, pool_id="gpu")
     Workload.objects.update(requirement=wanted)
-    if is_paused:
-        pauses.create(caller=world.operator, application=world.application, reason="r")
     clock.pass_(timedelta(minutes=1))
-    found = reasons(survey.take(wanted, clock.at, is_paused=is_paused))
-    rows = list(Worker.objects.select_related("grant"))
-    verdicts = candidates.judge(wanted, rows, clock.at)
-    assert {each.worker.worker_id: list(each.reasons) for each in verdicts} == found
-    assert len(found) > 200
+    for is_paused in (False, True):
+        if is_paused:
+            pauses.create(caller=world.operator, application=world.application, reason="r")
+        for most in (None, 1):
+            Pool.objects.update(max_concurrency=most)
+            found = reasons(survey.take(wanted, clock.at, is_paused=is_paused))
+            rows = list(Worker.objects.select_related("grant"))
+            verdicts = candidates.judge(wanted, rows, clock.at)
+            assert {each.worker.worker_id: list(each.reasons) for each in verdicts} == found
+            assert len(found) > 200
 
 
 def test_workers_of_others_and_removed_ones_are_not_considered(world: World) -> None:
