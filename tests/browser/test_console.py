@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -164,16 +165,12 @@ def test_everything_but_refreshing_works_without_javascript(
     page.context.close()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(
-    sign_in: SignIn, live_server: LiveServer, theme: Any
-) -> None:
+def test_text_stands_out_from_what_is_behind_it(sign_in: SignIn, live_server: LiveServer) -> None:
     tenant = demo.fill()
     page = sign_in(rows.person(tenant, Role.ADMIN, "ann"))
-    page.emulate_media(color_scheme=theme)
     worker = Worker.objects.get(name="edge-oslo-1")
     dead = Workload.objects.filter(state=State.DEAD_LETTER).latest("created_at")
-    for path in (
+    paths = (
         "",
         "mesh/worker/",
         "mesh/workload/",
@@ -182,21 +179,19 @@ def test_text_stands_out_from_what_is_behind_it(
         f"mesh/worker/act/drain/?id={worker.pk}",
         "mesh/grant/issue/",
         "mesh/incident/",
-    ):
+    )
+    for theme, path in itertools.product(("light", "dark"), paths):
+        page.emulate_media(color_scheme=cast("Any", theme))
         page.goto(f"{live_server.url}/admin/{path}")
-        assert page.evaluate(CONTRAST) == [], path
+        assert page.evaluate(CONTRAST) == [], (theme, path)
 
 
-@pytest.mark.parametrize("width", [1440, 800, 400])
-def test_no_page_is_wider_than_the_window(
-    sign_in: SignIn, live_server: LiveServer, width: int
-) -> None:
+def test_no_page_is_wider_than_the_window(sign_in: SignIn, live_server: LiveServer) -> None:
     tenant = demo.fill()
     page = sign_in(rows.person(tenant, Role.ADMIN, "ann"))
-    page.set_viewport_size({"width": width, "height": 900})
     worker = Worker.objects.get(name="extract-01")
     workload = Workload.objects.get(idempotency_key="order-2026-000417")
-    for path in (
+    paths = (
         "",
         "mesh/worker/",
         "mesh/workload/",
@@ -204,15 +199,17 @@ def test_no_page_is_wider_than_the_window(
         f"mesh/worker/{worker.pk}/change/",
         f"mesh/workload/{workload.pk}/change/",
         "mesh/grant/issue/",
-    ):
+    )
+    for width, path in itertools.product((1440, 800, 400), paths):
+        page.set_viewport_size({"width": width, "height": 900})
         page.goto(f"{live_server.url}/admin/{path}")
         wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert wide <= 0, path
+        assert wide <= 0, (width, path)
         cut = page.evaluate(
             "[...document.querySelectorAll('.fp-badge')]"
             ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
         )
-        assert cut == [], path
+        assert cut == [], (width, path)
 
 
 def test_every_control_of_a_page_is_reached_by_keyboard(

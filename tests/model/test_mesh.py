@@ -15,7 +15,7 @@ from .machine import MeshMachine
 
 EXAMPLES = os.environ.get("FENCEPOST_MODEL_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 50),
+    max_examples=int(EXAMPLES or 30),
     stateful_step_count=40,
     derandomize=EXAMPLES is None,
     database=None,
