@@ -13,6 +13,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("metrics", health.metrics),
+    # Before those of the mesh, which answer for whatever nobody knows.
+    path("api/v1/", include("workflows.api.urls")),
     path("", include("mesh.api.urls")),
 ]
 # Only programs get a problem here; pages stay Django's.

@@ -21,7 +21,8 @@ _ID: Final = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,200}$"}
 
 SPECTACULAR: Final[dict[str, Any]] = {
     "TITLE": "Fencepost",
-    "DESCRIPTION": "Worker meshes: who may run work, who runs it now, what if they fall silent.",
+    "DESCRIPTION": "Worker meshes and durable workflow runs: who may run work, who runs it now,"
+    " what if they fall silent; who may move a run, and on what evidence.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api/v1",
@@ -42,6 +43,16 @@ SPECTACULAR: Final[dict[str, Any]] = {
         "Backoff": "mesh.models.Backoff",
         "LostPolicy": "mesh.models.LostPolicy",
         "ScopeKind": "mesh.models.ScopeKind",
+        "RunStatus": "workflows.models.RunStatus",
+        "CoordinatorKind": "workflows.models.CoordinatorKind",
+        "StepState": "workflows.models.StepState",
+        "Effect": "workflows.models.Effect",
+        "HandoffMode": "workflows.models.HandoffMode",
+        "OutcomeKind": "workflows.models.OutcomeKind",
+        "OutcomeSource": "workflows.models.OutcomeSource",
+        "Access": "workflows.models.Access",
+        "LeaseScope": "workflows.models.LeaseScope",
+        "Verdict": "workflows.models.Verdict",
     },
     "APPEND_COMPONENTS": {
         "securitySchemes": {

@@ -7,7 +7,6 @@ here fails `test_every_route_has_a_case`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,45 +14,12 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from mesh import clock, workloads
 from mesh.api.renderers import at
-from mesh.models import Role
 from tests.factories import CAPABILITY, REGISTRAR, Held, Member, World, incident, name, offline
 
-WORKER: Final = "worker"
-OPEN: Final = "open"
+from . import run_routes
+from .calls import OPEN, WORKER, Call, Route
+
 _V1: Final = "api/v1/"
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call that is accepted; `worker` is the one that a worker's call is made by."""
-
-    path: str
-    body: dict[str, Any] | None = None
-    worker: Member | None = None
-
-
-@dataclass(frozen=True)
-class Route:
-    """`needs` is the weakest role, `worker`, or `open`; `noun` what the id in the path names."""
-
-    method: str
-    pattern: str
-    needs: str
-    make: Callable[[World], Call]
-    noun: str = ""
-    free: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.pattern}"
-
-    def secret(self, world: World, call: Call) -> str | None:
-        """What the weakest caller that may do it presents."""
-        if self.needs == OPEN:
-            return None
-        if self.needs == WORKER:
-            assert call.worker is not None
-            return call.worker.credential
-        return world.token(Role(self.needs))
 
 
 def register_body(world: World, **members: Any) -> dict[str, Any]:
@@ -421,6 +387,7 @@ ROUTES: Final = (
     ),
     Route("GET", "schema", OPEN, lambda world: Call("schema")),
     Route("GET", "docs", OPEN, lambda world: Call("docs")),
+    *run_routes.ROUTES,
 )
 WITH_BODY: Final = tuple(each for each in ROUTES if each.method in {"POST", "PATCH"})
 

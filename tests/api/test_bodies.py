@@ -13,8 +13,9 @@ import pytest
 from mesh.api.parsers import MAX_BODY
 from tests.factories import World
 
+from .calls import Call, Route
 from .client import Answer, assert_refused, call, post
-from .routes import WITH_BODY, Call, Route, register_body, submit_body
+from .routes import WITH_BODY, register_body, submit_body
 from .test_every_route import rows
 from .test_parsers import MALFORMED, REFUSED
 

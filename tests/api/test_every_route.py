@@ -11,8 +11,9 @@ from django.db import connection
 from mesh.models import Application, Role
 from tests.factories import World
 
+from .calls import OPEN, WORKER, Call, Route
 from .client import Answer, assert_refused, call
-from .routes import OPEN, ROUTES, WORKER, Call, Route, served
+from .routes import ROUTES, served
 
 RANK = ["viewer", "operator", "admin"]
 ON_ROWS = [each for each in ROUTES if each.noun]
@@ -30,7 +31,8 @@ def rows() -> dict[str, int]:
     """How many rows there are of each kind of ours."""
     tables = {
         model.__name__: connection.ops.quote_name(model._meta.db_table)
-        for model in apps.get_app_config("mesh").get_models()
+        for app in ("mesh", "workflows")
+        for model in apps.get_app_config(app).get_models()
         # A refusal may be kept in the audit.
         if model.__name__ not in {"ApiToken", "AuditEntry"}
     }
@@ -139,11 +141,11 @@ def test_rows_cannot_be_made_in_another_tenant(world: World, elsewhere: World) -
 
 @pytest.mark.parametrize("route", ON_ROWS, ids=str)
 def test_an_id_that_names_nothing_is_not_found(route: Route, world: World) -> None:
-    pattern, _, action = route.pattern.partition("/<")
     made = route.make(world)
     secret = route.secret(world, made)
+    noun, _, *rest = made.path.split("/")
     for bad in BAD_IDS:
-        path = f"{pattern}/{bad}{action.partition('>')[2]}"
+        path = "/".join([noun, bad, *rest])
         assert_refused(
             call(route.method, path, made.body, secret=secret), f"{route.noun}_NOT_FOUND"
         )

@@ -15,8 +15,9 @@ from drf_spectacular.validation import validate_schema
 from mesh.api.examples import EXAMPLES
 from mesh.errors import CODES
 
+from .calls import OPEN, WORKER
 from .client import get
-from .routes import OPEN, ROUTES, WORKER
+from .routes import ROUTES
 
 
 @pytest.fixture(scope="module")

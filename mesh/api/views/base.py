@@ -1,8 +1,9 @@
 """What all views share: who calls, ids from the path, bodies, and that nothing is cached."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, cast
 
 from django.http import HttpRequest
@@ -29,6 +30,8 @@ class Endpoint(APIView):
 
     http_method_names = ["get", "head", "post", "patch", "delete"]
     noun: ClassVar[str] = ""
+    # Where a path holds several ids: the noun of each that is not of `noun`.
+    nouns: ClassVar[Mapping[str, str]] = MappingProxyType({})
     body_limit: ClassVar[int] = parsers.MAX_BODY
     # It begins with the lock of the worker that calls, which looks at the credential again.
     locks_its_worker: ClassVar[bool] = False
@@ -71,9 +74,10 @@ class Endpoint(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         self.line.step_up()
         super().initial(request, *args, **kwargs)
-        for each in kwargs.values():
+        for name, each in kwargs.items():
             if not ID.fullmatch(each):
-                raise DomainError(f"{self.noun}_NOT_FOUND", "There is nothing of that id.")
+                noun = self.nouns.get(name, self.noun)
+                raise DomainError(f"{noun}_NOT_FOUND", "There is nothing of that id.")
 
     def finalize_response(
         self, request: Request, response: Response, *args: Any, **kwargs: Any
