@@ -18,7 +18,8 @@ log = logging.getLogger("demo")
 APPLICATION = "documents"
 TENANT = "acme"
 CHECKSUM, COUNT, SUMMARIZE = "documents.checksum", "documents.count", "documents.summarize"
-CAPABILITIES = (CHECKSUM, COUNT, SUMMARIZE)
+CATALOGUE, PUBLISH = "documents.catalogue", "documents.publish"
+CAPABILITIES = (CHECKSUM, COUNT, SUMMARIZE, CATALOGUE, PUBLISH)
 
 STOP_PATIENCE = 15.0
 _FIRST_KILL = 45.0
@@ -39,7 +40,7 @@ class Role:
 
 ROLES = (
     Role(CAPABILITIES, {"zone": "a", "size": "large"}, 4),
-    Role((CHECKSUM, COUNT), {"zone": "b", "size": "small"}, 2),
+    Role((CHECKSUM, COUNT, CATALOGUE, PUBLISH), {"zone": "b", "size": "small"}, 2),
     Role((CHECKSUM, SUMMARIZE), {"zone": "edge", "size": "small"}, 2, "edge"),
 )
 
@@ -95,6 +96,13 @@ class Crew:
         if self._kill_every and now >= self._kill_at:
             self._kill_one(now)
 
+    def lose(self, name: str) -> bool:
+        """Kill that one for longer than its lease lasts; whether it ran."""
+        running = [one for one in self.members if one.name == name and one.process is not None]
+        for member in running:
+            _kill(member, time.monotonic() + max(_ABSENCES))
+        return bool(running)
+
     def stop(self) -> None:
         """Ask all to end, wait, and kill who does not."""
         running = [m.process for m in self.members if m.process and m.process.poll() is None]
@@ -130,11 +138,7 @@ class Crew:
         absence = _ABSENCES[self._kills % len(_ABSENCES)]
         self._kills += 1
         log.info("killing %s; it comes back in %.0f s", victim.name, absence)
-        if victim.process is not None:
-            victim.process.send_signal(signal.SIGKILL)
-            victim.process.wait()
-            victim.process = None
-        victim.start_at = now + absence
+        _kill(victim, now + absence)
 
     def _start(self, member: Member) -> "subprocess.Popen[bytes]":
         options = {
@@ -167,3 +171,11 @@ class Crew:
             process_group=0,
             preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
         )
+
+
+def _kill(member: Member, start_at: float) -> None:
+    if member.process is not None:
+        member.process.send_signal(signal.SIGKILL)
+        member.process.wait()
+        member.process = None
+    member.start_at = start_at

@@ -1,4 +1,4 @@
-"""What the demo's agents can do with a document: check it, count it, summarize it."""
+"""What the demo's agents can do with a document: check, count, summarize, catalogue, publish."""
 
 import hashlib
 import json
@@ -13,6 +13,7 @@ from mesh.agent import Context, WorkFailure, handler
 
 FOLDERS_VARIABLE = "DEMO_FOLDERS"
 MAX_BYTES = 20_000_000
+_MAX_ENTRIES = 1_000
 
 _WORD = re.compile(r"[a-z][a-z'-]{3,}")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -96,6 +97,46 @@ def summarize(value: Any, context: Context) -> Any:
         "words": [word for word, _count in words.most_common(8)],
         "resumed_after": first,
     }
+
+
+@handler("documents.catalogue")
+def catalogue(value: Any, context: Context) -> Any:
+    """Put the document into the catalogue, or replace it there: a repeat changes nothing.
+
+    The file is read, changed and written: two at once would lose an entry. That only one run does
+    it at a time is what the lease on the resource `catalogue` is for.
+    """
+    file = shelf() / "catalogue.json"
+    entries = json.loads(file.read_text()) if file.exists() else {}
+    entries[str(value["file"])] = {"sha256": value["sha256"], "summary": value["summary"]}
+    newest = dict(list(entries.items())[-_MAX_ENTRIES:])
+    write_whole(file, json.dumps(newest, indent=1))
+    return {"entries": len(newest)}
+
+
+@handler("documents.publish")
+def publish(value: Any, context: Context) -> Any:
+    """Add the summary to what was published. A repeat would add it twice."""
+    context.stop_if_cancelled()
+    time.sleep((value.get("pace_ms") or 0) / 1000)
+    line = json.dumps({"file": value["file"], "summary": value["summary"]})
+    with (shelf() / "published.jsonl").open("a") as published:
+        published.write(f"{line}\n")
+    return {"published": value["file"]}
+
+
+def shelf() -> Path:
+    """Where the demo puts what it makes."""
+    folder = folders()["shelf"]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Replace a file at once: a reader sees the old one or the new one."""
+    temporary = file.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(file)
 
 
 def best_sentences(paragraphs: list[str], words: Counter[str], wanted: int) -> list[str]:

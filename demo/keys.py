@@ -57,12 +57,14 @@ def _make_token() -> str:
 
 
 def _keep_grant(folder: Path, name: str) -> None:
-    """A grant for exactly this name, made anew a week before the old one ends."""
+    """A grant for exactly this name, made anew a week before it ends or for other rights."""
     file, facts = folder / f"{name}.jws", folder / f"{name}.json"
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        if file.exists() and json.loads(facts.read_text())["ends_at"] > time.time() + GRANT_LEFT:
-            return
     rights = ["worker:register", *(f"worker:capability:{one}" for one in CAPABILITIES)]
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+        stored = json.loads(facts.read_text())
+        is_lasting = stored["ends_at"] > time.time() + GRANT_LEFT
+        if file.exists() and is_lasting and stored["rights"] == rights:
+            return
     answer = _command(
         "issue_grant",
         *(*_OF_TENANT, "--application", APPLICATION, "--subject", REGISTRAR),
@@ -70,7 +72,11 @@ def _keep_grant(folder: Path, name: str) -> None:
         *("--worker-name", name, "--expires-in", str(GRANT_LIFE)),
     )
     write_private(file, answer["grant"], durable=True)
-    stored = {"grant_id": answer["grant_id"], "ends_at": time.time() + GRANT_LIFE}
+    stored = {
+        "grant_id": answer["grant_id"],
+        "ends_at": time.time() + GRANT_LIFE,
+        "rights": rights,
+    }
     write_private(facts, json.dumps(stored), durable=True)
 
 

@@ -93,7 +93,7 @@ class Stream:
     def _submit_one(self, now: float) -> None:
         weights = [weight for weight, _definition, _extra in _MENU]
         _weight, definition, extra = random.choices(_MENU, weights)[0]  # noqa: S311  a demo
-        document = self._pick()
+        document = self.pick()
         if document is None:
             return
         self._number += 1
@@ -154,7 +154,8 @@ class Stream:
                 raise
             log.info("not cancelled: %s", error.code)  # it was faster
 
-    def _pick(self) -> dict[str, Any] | None:
+    def pick(self) -> dict[str, Any] | None:
+        """Any of the documents there are."""
         folder = random.choice(list(self._folders))  # noqa: S311  a demo
         documents = self._documents(folder)
         if not documents:

@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from demo import crew, keys, stream
+from demo import crew, flow, keys, stream
 from demo.handlers import FOLDERS_VARIABLE
 from mesh.agent.client import ApiClient
 from mesh.agent.signals import Signals
@@ -70,16 +70,19 @@ def _run(folder: Path, url: str, agents: int, kill_every: float) -> None:
     environment = {
         name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ
     }
-    environment[FOLDERS_VARIABLE] = json.dumps({name: str(path) for name, path in folders.items()})
+    known = {**folders, "shelf": folder.absolute() / "shelf"}
+    environment[FOLDERS_VARIABLE] = json.dumps({name: str(path) for name, path in known.items()})
     signals = Signals()
     client = ApiClient(url, token=(folder / "token").read_text())
     work = stream.Stream(client, folders)
     team = crew.Crew(
         url, folder, environment, number=agents, kill_every=kill_every, busy=work.busy_workers
     )
+    runs = flow.Flow(client, work.pick, team.lose)
     try:
         while not signals.wait(random.uniform(0.5, 1.2)):  # noqa: S311  a demo
             team.tend()
             work.step()
+            runs.step()
     finally:
         team.stop()
