@@ -14,6 +14,8 @@ from typing import Any, Final
 from celery import Celery
 from celery.signals import setup_logging
 from django_structlog.celery.steps import DjangoStructLogInitStep
+from kombu import Queue
+from kombu.common import Broadcast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
@@ -25,15 +27,29 @@ SWEEPS: Final[dict[str, float]] = {
     "release_dependents": 2,
     "detect_silent_workers": 5,
     "prune_history": 3600,
+    "take_over_dead_coordinators": 2,
+    "settle_finished_attempts": 2,
+    "finish_cancellations": 2,
+    "advance_runs": 2,
 }
 SWEEP_QUEUE: Final = "sweeps"
+# Served by the instances of the built-in coordinator; each of them gets every message.
+RUN_QUEUE: Final = "runs"
+RUN_SWEEPS: Final = frozenset(
+    {
+        "take_over_dead_coordinators",
+        "settle_finished_attempts",
+        "finish_cancellations",
+        "advance_runs",
+    }
+)
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 app = Celery("fencepost")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 app.steps["worker"].add(DjangoStructLogInitStep)
-app.conf.task_routes = {"mesh.tasks.sweep": {"queue": SWEEP_QUEUE}}
+app.conf.task_queues = [Queue("celery"), Queue(SWEEP_QUEUE), Broadcast(RUN_QUEUE)]
 app.conf.beat_schedule = {
     name: {
         "task": "mesh.tasks.sweep",
@@ -42,7 +58,10 @@ app.conf.beat_schedule = {
         "last_run_at": _LONG_AGO,
         "args": [name],
         # The next one is under way by then; passes that pile up help nobody.
-        "options": {"queue": SWEEP_QUEUE, "expires": seconds},
+        "options": {
+            "queue": RUN_QUEUE if name in RUN_SWEEPS else SWEEP_QUEUE,
+            "expires": seconds,
+        },
     }
     for name, seconds in SWEEPS.items()
 }

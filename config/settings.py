@@ -218,6 +218,9 @@ EVIDENCE_TIMEOUT_MS = number("FENCEPOST_EVIDENCE_TIMEOUT_MS", 2_000, least=1, mo
 EVIDENCE_MAX_AGE_MS = number("FENCEPOST_EVIDENCE_MAX_AGE_MS", 60_000, least=1)
 # After its lease a coordinator may still be in the middle of a call.
 COORDINATOR_GRACE_MS = number("FENCEPOST_COORDINATOR_GRACE_MS", 5_000)
+# How long an instance of the built-in coordinator that is not heard lives on; it beats three times
+# as often.
+COORDINATOR_LEASE_MS = number("FENCEPOST_COORDINATOR_LEASE_MS", 30_000, least=1_000, most=600_000)
 
 # --- Retention: days that rows are kept; see mesh/retention.py -----------------------------------
 

@@ -219,6 +219,7 @@ class Supervisor:
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         self._add("worker", celery("worker", *WORKER, "-Q", "celery", "-c", "2", "-n", "worker@%h"))
         self._add("sweeps", celery("worker", *WORKER, "-Q", "sweeps", "-c", "4", "-n", "sweeps@%h"))
+        self._add("coordinator", celery("worker", *COORDINATOR))
         schedule = str(self.data / "beat-schedule")
         self._add("beat", celery("beat", "--pidfile=", "-s", schedule))
         listen = ["--bind", f"{host}:{self.options.port}", "--workers", str(processes)]
@@ -399,6 +400,8 @@ def make_metrics_folder(data: Path, memory: Path = Path("/dev/shm")) -> Path:  #
 
 # Threads, because sweeps wait for the database: one process, and nothing left when it is killed.
 WORKER = ("-P", "threads", "--without-gossip", "--without-mingle")
+# An instance of the built-in coordinator of runs; there may be several.
+COORDINATOR = (*WORKER, "-Q", "runs", "-c", "4", "-n", "coordinator@%h")
 
 
 def manage(*arguments: str) -> list[str]:

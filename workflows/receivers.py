@@ -1,15 +1,16 @@
-"""What workflows registers with the mesh: the lock before a retry, the wake-up after an end, what
-retention removes and keeps, what a restore distrusts, and what must be true.
+"""What workflows registers with the mesh: the lock before a retry, the wake-up after an end, its
+sweeps, what retention removes and keeps, what a restore distrusts, and what must be true.
 """
 
 from collections.abc import Sequence
 
 from mesh import invariants as mesh_invariants
+from mesh import recovery, workloads
 from mesh import restore as mesh_restore
 from mesh import retention as mesh_retention
-from mesh import workloads
+from mesh.signals import run_work_ended
 
-from . import invariants, restore, retention
+from . import coordinator, invariants, restore, retention, signals, sweeps, waking
 from .locking import lock_runs
 from .models import RunAttempt
 
@@ -17,6 +18,9 @@ from .models import RunAttempt
 def connect() -> None:
     """Register everything; a repeat changes nothing."""
     workloads.before_retry(lock_runs_of)
+    recovery.register(sweeps.SWEEPS, lane=coordinator.lane)
+    run_work_ended.connect(waking.wake_runs_of)
+    signals.run_changed.connect(waking.wake)
     mesh_invariants.also(invariants.RULES)
     mesh_retention.keep(retention.KEPT_WORK)
     mesh_retention.also("runs", retention.prune_runs)
