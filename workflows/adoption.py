@@ -27,10 +27,12 @@ def adopt(*, caller: Caller, run_id: str, reason: str, replacement: Authority) -
     """Turn the run over to `replacement`, an instance of the built-in coordinator.
 
     Its generation is the next one (`next_generation`). A run that is driven by a living built-in
-    coordinator stays as it is. Refuses as `authority.claim` does where nobody has the run, else as
+    coordinator stays as it is. Refuses PERMISSION_DENIED (operator), ADMISSION_INVALID and
+    WORKLOAD_SECRET_REJECTED (reason); then as `authority.claim` where nobody has the run, else as
     `handoffs.hand_over`, whose EVIDENCE_UNKNOWN says that the old owner may be at work still.
     """
     caller.require(Role.OPERATOR)
+    blocks.require_reason(reason)
     replacement.require_whole()
     run = Run.objects.filter(tenant_id=caller.tenant_id, run_id=run_id).defer("input").first()
     if run is None:

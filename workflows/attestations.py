@@ -21,13 +21,12 @@ from mesh.history import audited
 from mesh.models import Tenant
 from mesh.tenancy import Caller
 
-from . import history
+from . import blocks, history
 from .locking import lock_run
 from .models import Attestation, Receipt, Run, Statement, Verdict
 from .transitions import Transition
 
 RESOLVER = "attestation"
-_MAX_BYTES = 4_000
 
 
 @audited("run.handoff_attested", on="run_id")
@@ -36,12 +35,12 @@ def attest(*, caller: Caller, run_id: str, transition: Transition, statement: st
 
     Whether the transition fits the run is not asked here. A repeat by the same person gets the same
     row, until its evidence is too old to be used; then it is a new one. Refuses in this order:
-    PERMISSION_DENIED (no attester); ADMISSION_INVALID (ids); REQUEST_INVALID (a blank or too long
-    statement); RUN_NOT_FOUND; TRANSITION_INVALID.
+    PERMISSION_DENIED (no attester); ADMISSION_INVALID (ids, a blank or too long statement);
+    WORKLOAD_SECRET_REJECTED; RUN_NOT_FOUND; TRANSITION_INVALID.
     """
     _require_attester(caller)
     transition.require_sound()
-    _require_statement(statement)
+    blocks.require_reason(statement, what="statement")
     with transaction.atomic():
         run = lock_run(caller, run_id)
         transition.require_step()
@@ -66,11 +65,12 @@ def attest(*, caller: Caller, run_id: str, transition: Transition, statement: st
 def confirm(*, caller: Caller, attestation_id: str, statement: str) -> Attestation:
     """State the same as somebody else did before. A repeat by the same person changes nothing.
 
-    Refuses in this order: PERMISSION_DENIED (no attester); REQUEST_INVALID (a blank or too long
-    statement); ATTESTATION_NOT_FOUND; PERMISSION_DENIED (the caller is the first).
+    Refuses in this order: PERMISSION_DENIED (no attester); ADMISSION_INVALID (a blank or too long
+    statement); WORKLOAD_SECRET_REJECTED; ATTESTATION_NOT_FOUND; PERMISSION_DENIED (the caller is
+    the first).
     """
     _require_attester(caller)
-    _require_statement(statement)
+    blocks.require_reason(statement, what="statement")
     with transaction.atomic():
         run_id = get(caller, attestation_id).run.run_id
         lock_run(caller, run_id)
@@ -170,10 +170,3 @@ def saw(row: Attestation) -> dict[str, object]:
 def _require_attester(caller: Caller) -> None:
     if not caller.can_attest:
         raise DomainError("PERMISSION_DENIED", "This needs the permission to attest hand-overs.")
-
-
-def _require_statement(statement: str) -> None:
-    if not statement.strip() or len(statement.encode()) > _MAX_BYTES:
-        raise DomainError(
-            "REQUEST_INVALID", f"A statement says why, in at most {_MAX_BYTES} bytes."
-        )

@@ -33,6 +33,7 @@ from django.utils.module_loading import import_string
 
 from mesh import clock
 from mesh.errors import DomainError
+from mesh.screening import require_no_secrets
 
 from . import attestations, coordinators
 from .models import Receipt, Run, Verdict
@@ -274,4 +275,5 @@ def _usable(said: object, at: datetime) -> Finding:
     saw = orjson.dumps(dict(said.saw))
     if len(saw) > _MAX_SAW_BYTES or _NUL in saw:
         raise ValueError("nothing that can be stored")
+    require_no_secrets(saw=orjson.loads(saw))
     return replace(said, verdict=Verdict(said.verdict), saw=orjson.loads(saw))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 from pytest_django import Settings
 
 from mesh import clock, tenancy
@@ -15,7 +15,7 @@ from mesh.errors import DomainError
 from tests.factories import World
 from tests.workflows import resolvers, rows
 from workflows import authority as authorities
-from workflows import blocks, coordinators, handoffs, locking
+from workflows import blocks, coordinators, handoffs, locking, steering
 from workflows.authority import Authority
 from workflows.handoffs import HandedOver
 from workflows.models import (
@@ -25,7 +25,6 @@ from workflows.models import (
     RecoveryBarrier,
     Run,
     RunEvent,
-    UserPause,
 )
 
 from .steering import Actor, Gate, answers, at_once, codes, eventually, hold, is_free
@@ -44,16 +43,14 @@ def run(world: World) -> Run:
     return run
 
 
-def handing(
-    world: World, run: Run, instance: str, old: Authority = OLD
-) -> Callable[[], HandedOver]:
+def handing(world: World, run: Run, instance: str) -> Callable[[], HandedOver]:
     return partial(
         handoffs.hand_over,
         caller=world.operator,
         run_id=run.run_id,
         mode=HandoffMode.RECOVERY,
-        expected=old,
-        replacement=to(instance, old.generation + 1),
+        expected=OLD,
+        replacement=rows.authority(instance, 2, fencing_token=f"of-{instance}"),
     )
 
 
@@ -128,16 +125,12 @@ def test_a_first_claim_that_a_hand_over_waits_for_is_what_it_finds(world: World)
     assert_sound(run)
 
 
-def _pause(run: Run) -> None:
-    """A pause, as its operation makes one."""
-    with transaction.atomic():
-        locking.lock_runs([run.pk])
-        UserPause.objects.create(run=run, since=clock.now(), by="human:ann", reason="look")
-        blocks.obey(run)
+def pausing(world: World, run: Run) -> Callable[[], Run]:
+    return partial(steering.pause, caller=world.operator, run_id=run.run_id, reason="look")
 
 
 def test_a_hand_over_and_a_pause_pass_each_other_without_a_deadlock(world: World, run: Run) -> None:
-    calls: list[Callable[[], Any]] = [handing(world, run, "a"), partial(_pause, run)]
+    calls: list[Callable[[], Any]] = [handing(world, run, "a"), pausing(world, run)]
     assert codes(at_once(*calls)) == []
     assert_sound(run)
     standing = blocks.standing(run.pk)
@@ -160,13 +153,14 @@ def hanging(settings: Settings) -> Iterator[None]:
 def test_while_evidence_is_asked_nothing_is_locked_and_no_connection_is_held(
     world: World, run: Run, hanging: None, settings: Settings
 ) -> None:
-    settings.EVIDENCE_TIMEOUT_MS = 10_000
+    # Longer than this test waits for anything.
+    settings.EVIDENCE_TIMEOUT_MS = 60_000
     before = _sessions()
     move = Actor(handing(world, run, "a"))
     eventually(lambda: bool(resolvers.asked), "the resolver is asked")
     assert is_free(run)
     eventually(lambda: _sessions() <= before, "the connection of the call is given back")
-    _pause(run)
+    pausing(world, run)()
     resolvers.released.set()
     assert move.value().created
     assert_sound(run)

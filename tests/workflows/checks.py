@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from django.apps import apps
@@ -13,6 +13,9 @@ from django.db import connection
 
 from mesh.errors import DomainError
 from workflows.models import Run, RunEvent
+
+# What no text may hold.
+PEM: Final = "-----BEGIN PRIVATE KEY-----"
 
 
 def stored() -> dict[str, list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from workflows.models import CoordinatorKind, Handoff, HandoffMode, RecoveryBarr
 from workflows.transitions import Transition
 
 from . import rows
-from .checks import events, refused
+from .checks import PEM, events, refused
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_run_under_a_barrier_is_handed_over_in_recovery(
     world: World, run: Run, old: Authority, builtin: Authority, clock: Clock
 ) -> None:
     rows.make_coordinator(world, "old", relinquished_at=clock.at)
-    blocks.open_barrier(run, owner=old, by="x", reason="restored", at=clock.at)
+    blocks.open_barrier(run, owner=old, by="x", reason="restored")
     adopt(world, run, builtin)
     assert Handoff.objects.get(run=run).mode == HandoffMode.RECOVERY
     assert RecoveryBarrier.objects.get(run=run).instance_id == "builtin-1"
@@ -140,6 +140,8 @@ def test_what_a_living_built_in_coordinator_drives_stays_as_it_is(
     ("faults", "code"),
     [
         ({"caller": "viewer", "replacement": "bad"}, "PERMISSION_DENIED"),
+        ({"reason": " ", "run_id": "nothing"}, "ADMISSION_INVALID"),
+        ({"reason": PEM, "replacement": "bad"}, "WORKLOAD_SECRET_REJECTED"),
         ({"replacement": "bad", "run_id": "nothing"}, "ADMISSION_INVALID"),
         ({"run_id": "nothing", "replacement": "late"}, "RUN_NOT_FOUND"),
         ({"replacement": "late"}, "TRANSITION_INVALID"),

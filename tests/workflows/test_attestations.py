@@ -18,7 +18,7 @@ from workflows.models import Attestation, HandoffMode, Receipt, Run
 from workflows.transitions import Transition
 
 from . import rows
-from .checks import events, refused
+from .checks import PEM, events, refused
 
 AGE = ms(60_000)
 
@@ -168,7 +168,7 @@ FAULTS: dict[str, Callable[[World, dict[str, Any]], dict[str, Any]]] = {
     "ADMISSION_INVALID": lambda world, said: {
         "transition": replace(said["transition"], expected=rows.authority("a b"))
     },
-    "REQUEST_INVALID": lambda world, said: {"statement": " \n"},
+    "WORKLOAD_SECRET_REJECTED": lambda world, said: {"statement": PEM},
     "RUN_NOT_FOUND": lambda world, said: {"run_id": "nothing"},
     "TRANSITION_INVALID": lambda world, said: {
         "transition": replace(said["transition"], replacement=rows.authority("new", 3))
@@ -197,7 +197,9 @@ def test_of_two_faults_of_a_confirmation_the_earlier_one_is_told(
     row = attest(ann, run, step)
     for caller, attestation_id, statement, code in (
         (world.operator, row.attestation_id, "", "PERMISSION_DENIED"),
-        (ann, "nothing", "x" * 4_001, "REQUEST_INVALID"),
+        (ann, "nothing", " \n", "ADMISSION_INVALID"),
+        (ann, row.attestation_id, "x" * 100_000, "ADMISSION_INVALID"),
+        (ann, "nothing", PEM, "WORKLOAD_SECRET_REJECTED"),
         (ann, "nothing", "x", "ATTESTATION_NOT_FOUND"),
         (person(World(), "eve"), row.attestation_id, "x", "ATTESTATION_NOT_FOUND"),
     ):

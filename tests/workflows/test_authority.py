@@ -137,7 +137,7 @@ def test_a_run_of_another_tenant_is_not_there(world: World) -> None:
 
 def test_a_barrier_of_nobody_goes_to_the_first_authority(world: World, clock: Clock) -> None:
     run = rows.make_run(world)
-    blocks.open_barrier(run, owner=None, by="system:restore", reason="restored", at=clock.at)
+    blocks.open_barrier(run, owner=None, by="system:restore", reason="restored")
     owner = rows.authority()
     claim(world, run, owner)
     barrier = RecoveryBarrier.objects.get(run=run)

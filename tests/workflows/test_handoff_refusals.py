@@ -139,9 +139,7 @@ class Case:
         settle(attempt, self.clock)
 
     def barred(self) -> None:
-        blocks.open_barrier(
-            self.run, owner=rows.authority("third"), by="x", reason="", at=self.clock.at
-        )
+        blocks.open_barrier(self.run, owner=rows.authority("third"), by="x", reason="")
 
 
 _BEFORE: list[tuple[str, Callable[[Case], None]]] = [

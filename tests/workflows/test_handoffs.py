@@ -377,7 +377,7 @@ def test_a_barrier_of_anybody_else_stops_a_recovery(
     new: Authority,
     clock: Clock,
 ) -> None:
-    blocks.open_barrier(run, owner=owner, by="x", reason="", at=clock.at)
+    blocks.open_barrier(run, owner=owner, by="x", reason="")
     with refused("BARRIER_FOREIGN"):
         hand_over(world, run, old, new, RECOVERY)
 
@@ -385,8 +385,8 @@ def test_a_barrier_of_anybody_else_stops_a_recovery(
 def test_a_barrier_that_stands_stays_with_its_owner_when_nobody_takes_it(
     run: Run, old: Authority, clock: Clock
 ) -> None:
-    blocks.open_barrier(run, owner=old, by="x", reason="first", at=clock.at)
-    again = blocks.open_barrier(run, owner=None, by="y", reason="restored", at=clock.at)
+    blocks.open_barrier(run, owner=old, by="x", reason="first")
+    again = blocks.open_barrier(run, owner=None, by="y", reason="restored")
     assert (again.instance_id, again.reason) == ("old", "first")
 
 
