@@ -131,7 +131,10 @@ class Up:
         """Send the signal to the one process people see, and wait for it alone."""
         assert self.process is not None
         self.process.send_signal(how)
-        return self.process.wait(150)
+        try:
+            return self.process.wait(150)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end: {self.output}{self.logs()}") from None
 
     def left_over(self) -> list[str]:
         """Processes that still have to do with this run's folder."""
@@ -143,6 +146,11 @@ class Up:
         ]
 
     def remove(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.end()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            if self.process is not None and self.process.poll() is None:
+                self.end()
+        finally:
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
