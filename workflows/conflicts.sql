@@ -6,16 +6,16 @@
 -- that one waits too: of two who wait for each other the first to come goes first.
 --
 -- Each branch reads by an index and stops at the first row, however many hold a resource.
-with arrived as (
+with arrived as materialized (
     select min(first_asked_at) as at
     from workflows_refusedwriter
     where run_id = %(run)s and dispatch_identity = %(identity)s and asked_at > %(since)s
 ),
-waiting as (
+waiting as materialized (
     select r.*
     from workflows_refusedwriter r, arrived
     where r.application_id = %(application)s
-      and r.resource = any(%(reads)s::text[])
+      and r.resource = any(%(resources)s::text[])
       and r.asked_at > %(since)s
       and r.dispatch_identity <> %(identity)s
       and (arrived.at is null or r.first_asked_at < arrived.at)

@@ -5,13 +5,18 @@ key update`, so that rows pointing here by foreign key can be inserted meanwhile
 """
 
 from collections.abc import Collection
-from datetime import datetime
+from typing import Final
+
+from django.db import transaction
 
 from mesh.errors import DomainError
+from mesh.locking import busy
 from mesh.tenancy import Caller
 
-from .models import Coordinator, RefusedWriter, ResourceKey, Run
+from .models import Coordinator, ResourceKey, Run
 from .models.runs import RunQuerySet
+
+_TRIES: Final = 3
 
 
 def lock_run(caller: Caller, run_id: str) -> Run:
@@ -30,31 +35,28 @@ def lock_runs(pks: Collection[int]) -> dict[int, Run]:
 def lock_resources(application_pk: int, resources: Collection[str]) -> None:
     """Lock the rows of these resources of an application, made where missing, in key order.
 
-    The caller has locked a run. Whoever admits on one of them waits.
+    The caller has locked a run. Whoever admits on one of them waits. A row that retention removed
+    in between is made anew, with none of the others held meanwhile.
     """
     names = sorted(set(resources))
-    ResourceKey.objects.bulk_create(
-        [ResourceKey(application_id=application_pk, resource=each) for each in names],
-        ignore_conflicts=True,
-    )
-    rows = ResourceKey.objects.select_for_update(no_key=True)
-    list(rows.filter(application_id=application_pk, resource__in=names).order_by("resource"))
+    rows = ResourceKey.objects.select_for_update(no_key=True).order_by("resource")
+    for _ in range(_TRIES):
+        with transaction.atomic():
+            ResourceKey.objects.bulk_create(
+                [ResourceKey(application_id=application_pk, resource=each) for each in names],
+                ignore_conflicts=True,
+            )
+            found = rows.filter(application_id=application_pk, resource__in=names)
+            if len(found.values_list("pk")) == len(names):
+                return
+            transaction.set_rollback(True)
+    raise busy()
 
 
 def lock_coordinator(tenant_pk: int, instance_id: str) -> Coordinator | None:
     """Lock that coordinator of the tenant; nothing else is locked after it."""
     locked = Coordinator.objects.select_for_update(of=("self",), no_key=True)
     return locked.filter(tenant_id=tenant_pk, instance_id=instance_id).first()
-
-
-def lock_lapsed_writers(before: datetime, limit: int) -> list[int]:
-    """Lock up to so many refused writers that asked last by then; those of others are passed over.
-
-    For no longer than it takes to delete them; nobody waits for anything while holding them.
-    """
-    lapsed = RefusedWriter.objects.select_for_update(skip_locked=True)
-    old = lapsed.filter(asked_at__lte=before).order_by("asked_at")
-    return list(old.values_list("pk", flat=True)[:limit])
 
 
 def not_found() -> DomainError:

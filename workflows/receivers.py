@@ -25,6 +25,7 @@ def connect() -> None:
     mesh_retention.keep(retention.KEPT_WORK)
     mesh_retention.also("runs", retention.prune_runs)
     mesh_retention.also("refused_writers", retention.prune_asks)
+    mesh_retention.also("resource_keys", retention.prune_keys)
     mesh_restore.also("runs_barred", restore.bar_open_runs)
 
 

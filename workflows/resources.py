@@ -25,14 +25,12 @@ from mesh.models import Role
 from mesh.tenancy import Caller
 
 from . import runs
-from .locking import lock_lapsed_writers, lock_runs
+from .locking import lock_runs
 from .models import Access, LeaseScope, RefusedWriter, Run, RunAttempt
 from .names import require_name
 from .steps import MAX_RESOURCES, Resource, normalized
 
 WAITS: Final = timedelta(seconds=60)
-# How many lapsed rows a refusal takes away: more than one ask usually leaves.
-_SWEPT: Final = 100
 _CONFLICTS: Final = Path(__file__).with_name("conflicts.sql").read_text()
 
 
@@ -100,7 +98,6 @@ def conflicts(
         "resources": [each.resource for each in wanted],
         "accesses": [each.access for each in wanted],
         "scopes": [each.scope for each in wanted],
-        "reads": [each.resource for each in wanted if each.access == Access.READ],
     }
     return [_conflict(row) for row in statements.rows(_CONFLICTS, values)]
 
@@ -125,7 +122,7 @@ def remember(run_pk: int, dispatch_identity: str, busy: Sequence[Resource], at: 
 
     What the attempt was refused earlier, at most 60 s ago, counts from this ask too. In a
     transaction of its own, after the refusal: where the attempt was admitted meanwhile by a repeat,
-    nothing is remembered. Some rows that lapsed are taken away.
+    nothing is remembered.
     """
     run = lock_runs([run_pk]).get(run_pk)
     if run is None or RunAttempt.objects.filter(
@@ -150,7 +147,6 @@ def remember(run_pk: int, dispatch_identity: str, busy: Sequence[Resource], at: 
         ],
         ignore_conflicts=True,
     )
-    RefusedWriter.objects.filter(pk__in=lock_lapsed_writers(at - WAITS, _SWEPT)).delete()
 
 
 def forget(run: Run, dispatch_identity: str) -> None:

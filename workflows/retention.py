@@ -10,7 +10,8 @@ Guarantees: an open run stays, however old; so does work that an attempt of any 
 the mesh is told to pass over it. An ended run stays while other work names one of its workloads as
 a dependency, while somebody has touched one since, and while a row of its history is too young.
 
-Asks of writers that were refused a resource count for a minute; here those of an hour ago go.
+Asks of writers that were refused a resource count for a minute; here those of an hour ago go. So do
+the rows of resources by which admissions wait for each other, where nobody reserves them.
 
 Locks: each page is a transaction of its own; it locks runs, then their work, and leaves out what
 another call holds. The next pass finds that again.
@@ -102,6 +103,22 @@ _DELETE_ASKS: Final = """
     delete from workflows_refusedwriter where id in (
         select id from workflows_refusedwriter where asked_at <= %(before)s
         order by asked_at limit %(page)s
+        for update skip locked
+    )
+"""
+# The rows that admissions lock; one that is gone is made again by whoever needs it.
+_KEYS: Final = """
+    select id from workflows_resourcekey where id > %(pk)s order by id limit %(page)s
+"""
+_DELETE_KEYS: Final = """
+    delete from workflows_resourcekey where id in (
+        select k.id from workflows_resourcekey k
+        where k.id = any(%(pks)s) and not exists (
+            select 1 from workflows_resourcelease l
+            where l.application_id = k.application_id and l.resource = k.resource
+                and l.scope = 'application'
+        )
+        order by k.id for update skip locked
     )
 """
 
@@ -153,6 +170,23 @@ def prune_asks(now: datetime) -> int:
             gone = statements.change(_DELETE_ASKS, values)
         removed += gone
         if gone < PAGE:
+            break
+    return removed
+
+
+def prune_keys(now: datetime) -> int:
+    """Remove the lock rows of resources that nobody reserves; how many went.
+
+    One that an admission holds stays.
+    """
+    removed = pk = 0
+    for _ in range(MAX_PAGES):
+        page = _keys(_KEYS, pk=pk, page=PAGE)
+        if page:
+            with transaction.atomic():
+                removed += statements.change(_DELETE_KEYS, {"pks": page})
+            pk = page[-1]
+        if len(page) < PAGE:
             break
     return removed
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
-from mesh import clock
+from mesh import clock, statements
 from mesh.canonical import secret_hash
 from mesh.errors import DomainError
 from mesh.models import Workload
@@ -24,7 +24,7 @@ from tests.workflows.admitting import (
     step_with,
     write,
 )
-from workflows import admission
+from workflows import admission, blocks, cancellation, retention
 from workflows.admission import Admitted
 from workflows.models import (
     OutcomeKind,
@@ -42,6 +42,12 @@ from .steering import Actor, Gate, answers, at_once, codes, eventually, hold
 
 def _admit(one: Driven, **members: Any) -> Callable[[], Admitted]:
     return partial(admission.admit, **one.asking(**members))
+
+
+def _cancel(one: Driven) -> Callable[[], Run]:
+    return partial(
+        cancellation.request, caller=one.world.operator, run_id=one.run.run_id, reason="enough"
+    )
 
 
 def assert_nothing_conflicts() -> None:
@@ -166,6 +172,28 @@ def test_a_resource_that_stays_locked_is_a_busy_store_and_leaves_nothing(world: 
     assert one.admit().created
 
 
+def test_a_lock_row_that_retention_removes_under_an_admission_is_made_anew(world: World) -> None:
+    """Two who would lock one resource always meet, on the old row or on the new one."""
+    both = [driven(world, write("r")) for _ in range(2)]
+    ResourceKey.objects.create(application=both[0].run.application, resource="r")
+    with Gate(statements, "change", after=True) as gate:
+        pruning = Actor(partial(retention.prune_keys, clock.now()))
+        gate.wait_for_arrival()
+        # It is removed, and that is not committed.
+        actors = [Actor(_admit(each)) for each in both]
+        for each in actors:
+            each.wait_until_blocked(by=pruning)
+        gate.let_through()
+        assert pruning.value() == 1
+        ended = [each.end() for each in actors]
+    assert len(answers(ended)) == 1
+    assert codes(ended) == ["RESOURCE_BUSY"]
+    assert ResourceKey.objects.count() == 1
+    assert retention.prune_keys(clock.now()) == 0
+    settle(answers(ended)[0].attempt)
+    assert retention.prune_keys(clock.now()) == 1
+
+
 def test_a_writer_comes_in_among_a_stream_of_readers(world: World) -> None:
     """There is a reader at every moment, but for the ones that wait behind the writer."""
     writer, is_in = driven(world, write("r")), threading.Event()
@@ -202,3 +230,30 @@ def _try(one: Driven, number: int = 1) -> Admitted | None:
         if refused.code != "RESOURCE_BUSY":
             raise
         return None
+
+
+def test_a_cancellation_after_an_admission_under_way_holds_its_work(world: World) -> None:
+    one = driven(world)
+    with Gate(admission, "_reserve", after=True) as gate:
+        admitting = Actor(_admit(one))
+        gate.wait_for_arrival()
+        cancelling = Actor(_cancel(one))
+        cancelling.wait_until_blocked(by=admitting)
+        gate.let_through()
+        work = admitting.value().attempt.workload
+        cancelling.value()
+    work.refresh_from_db()
+    assert work.held
+    assert_nothing_conflicts()
+
+
+def test_an_admission_after_a_cancellation_under_way_is_refused(world: World) -> None:
+    one = driven(world)
+    with Gate(blocks, "obey", after=True) as gate:
+        cancelling = Actor(_cancel(one))
+        gate.wait_for_arrival()
+        admitting = Actor(_admit(one))
+        admitting.wait_until_blocked(by=cancelling)
+        gate.let_through()
+        assert admitting.code() == "RUN_CANCELLING"
+    assert not Workload.objects.exists()

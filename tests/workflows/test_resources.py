@@ -236,15 +236,6 @@ def test_a_refusal_that_is_written_after_a_repeat_was_admitted_is_not_remembered
     assert not RefusedWriter.objects.exists()
 
 
-def test_a_refusal_takes_lapsed_rows_away() -> None:
-    world = World()
-    driven(world, read("r")).admit()
-    lapsed, writer, at = driven(world, write("r")), driven(world, write("r")), clock.now()
-    assert _code(lapsed, at=at) == "RESOURCE_BUSY"
-    assert _code(writer, at=at + MINUTE) == "RESOURCE_BUSY"
-    assert [each.dispatch_identity for each in RefusedWriter.objects.all()] == [writer.identity()]
-
-
 def test_anyone_who_reads_may_ask_who_is_in_the_way() -> None:
     world = World()
     holder, asker = driven(world, write("r")), driven(world)
