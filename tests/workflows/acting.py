@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -13,23 +13,13 @@ from mesh.errors import DomainError
 from mesh.giving import Claim
 from mesh.models import Workload
 from tests.factories import Member, World
-from tests.mesh import checks
-from workflows import ending, recovery, settlement, steering
+from tests.mesh import checks as mesh_checks
+from workflows import admission, ending, recovery, settlement, steering
 from workflows.authority import COLUMNS, Authority, install
-from workflows.models import (
-    Activation,
-    CancellationRequest,
-    ControlFailure,
-    RecoveryBarrier,
-    ResourceLease,
-    Run,
-    RunAttempt,
-    RunEvent,
-    UserPause,
-)
+from workflows.models import Activation, Run, RunAttempt
 from workflows.settlement import Outcome
 
-from . import rows
+from . import checks, rows
 
 SUCCEEDED = Outcome("succeeded")
 FAILED = Outcome("failed", message="it broke")
@@ -82,7 +72,7 @@ class Case:
 
     def admit(self, name: str = "one") -> RunAttempt:
         number = self.step(name).last_number + 1
-        return rows.make_attempt(self.world, self.run, name, number=number)
+        return admission.admit(**self.owned, step=name, attempt=number).attempt
 
     def work(self, attempt: RunAttempt) -> Workload:
         return Workload.objects.get(pk=attempt.workload_id)
@@ -151,23 +141,9 @@ class Case:
         return rows.authority(generation=generation)
 
 
-_TABLES: Final[tuple[Any, ...]] = (
-    Run,
-    Activation,
-    RunAttempt,
-    ResourceLease,
-    RunEvent,
-    UserPause,
-    CancellationRequest,
-    ControlFailure,
-    RecoveryBarrier,
-)
-
-
-def everything() -> list[list[dict[str, Any]]]:
+def everything() -> list[Any]:
     """All that the rules of runs and of the mesh write, to be compared before and after."""
-    own = [list(model.objects.order_by("pk").values()) for model in _TABLES]
-    return [*own, *checks.rows()]
+    return [checks.stored(), mesh_checks.rows()]
 
 
 @contextmanager
