@@ -14,8 +14,17 @@ from mesh import clock, tenancy
 from mesh.errors import DomainError
 from tests.factories import World
 from tests.workflows import resolvers, rows
+from workflows import (
+    admission,
+    blocks,
+    coordinators,
+    handoffs,
+    locking,
+    recovery,
+    settlement,
+    steering,
+)
 from workflows import authority as authorities
-from workflows import blocks, coordinators, handoffs, locking, steering
 from workflows.authority import Authority
 from workflows.handoffs import HandedOver
 from workflows.models import (
@@ -136,6 +145,53 @@ def test_a_hand_over_and_a_pause_pass_each_other_without_a_deadlock(world: World
     standing = blocks.standing(run.pk)
     assert standing.user_paused is not None
     assert standing.recovery is not None
+
+
+def _admitting(world: World, run: Run) -> Callable[[], object]:
+    return partial(
+        admission.admit,
+        caller=world.operator,
+        run_id=run.run_id,
+        authority=OLD,
+        step="two",
+        attempt=1,
+    )
+
+
+def _settling(world: World, run: Run) -> Callable[[], object]:
+    return partial(
+        settlement.settle,
+        caller=world.operator,
+        run_id=run.run_id,
+        authority=OLD,
+        dispatch_identity=run.attempts.get().dispatch_identity,
+        outcome=settlement.Outcome("not_started"),
+    )
+
+
+def _finishing(world: World, run: Run) -> Callable[[], object]:
+    _settling(world, run)()
+    run.refresh_from_db()
+    blocks.open_barrier(run, owner=OLD, by="system:test", reason="before")
+    return partial(recovery.finish, caller=world.operator, run_id=run.run_id, authority=OLD)
+
+
+@pytest.mark.parametrize("acting", [_admitting, _settling, _finishing])
+def test_what_the_old_owner_does_at_that_moment_is_done_before_or_is_stale(
+    acting: Callable[[World, Run], Callable[[], object]], world: World
+) -> None:
+    run = rows.make_run(world, [rows.step("one"), rows.step("two")], owner=OLD)
+    rows.make_attempt(world, run)
+    rows.make_coordinator(world, "old", relinquished_at=clock.now())
+    rows.make_coordinator(world, "a")
+    act = acting(world, run)
+    calls: list[Callable[[], object]] = [act, handing(world, run, "a")]
+    done = at_once(*calls)
+    assert codes(done) in ([], ["AUTHORITY_STALE"])
+    assert not isinstance(done[1], DomainError)
+    assert_sound(run)
+    assert run.active_attempts == run.attempts.unsettled().count()
+    assert blocks.standing(run.pk).recovery is not None
 
 
 @pytest.fixture
