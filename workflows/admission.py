@@ -108,11 +108,9 @@ def admit(
     STEP_NOT_DUE; LIMIT_REACHED (the deadline; a number that is not the next, or what came before
     allows none; attempts at the step; step executions of the run); CONCURRENCY_FULL;
     RESERVATION_MISMATCH (not the step's resources); RESOURCE_BUSY (names key and holder);
-    ADMISSION_INVALID with the cause `input_unresolved`; what `intake.submit` refuses, under whose
-    limits an admission stands too. An attempt that is there, asked for with other resources, is
-    RESERVATION_MISMATCH wherever this order comes to what only a new one must keep to.
-
-    A writer that was refused is remembered (`workflows.resources`).
+    ADMISSION_INVALID with the cause `input_unresolved`; what `intake.submit` refuses. An attempt
+    that is there, asked for with other resources, is RESERVATION_MISMATCH where this order comes to
+    what only a new one must keep to. A writer that was refused is remembered (see `resources`).
     """
     caller.require(Role.OPERATOR)
     _require_sound(run_id, authority, step, attempt)
@@ -123,14 +121,10 @@ def admit(
         there = _find(ask)
         if there is not None and ask.is_agreed:
             return Admitted(there, run, created=False)
-        require_current(run, authority)
-        if not run.is_open:
-            raise terminal(run)
-        require_none(standing(run.pk))
+        _require_going_on(ask)
         if there is not None:
             raise _mismatch()
-        activation = run.activations.get(step=step)
-        _require_room(ask, activation)
+        activation = _require_room(ask)
         if not ask.is_agreed:
             raise _mismatch()
         return Admitted(_admit(ask, activation), run, created=True)
@@ -186,9 +180,18 @@ def _find(ask: _Ask) -> RunAttempt | None:
     return there
 
 
-def _require_room(ask: _Ask, activation: Activation) -> None:
-    """STEP_NOT_DUE, LIMIT_REACHED, CONCURRENCY_FULL."""
+def _require_going_on(ask: _Ask) -> None:
+    """AUTHORITY_STALE, RUN_TERMINAL, and the codes of the blocks."""
+    require_current(ask.run, ask.authority)
+    if not ask.run.is_open:
+        raise terminal(ask.run)
+    require_none(standing(ask.run.pk))
+
+
+def _require_room(ask: _Ask) -> Activation:
+    """The activation; STEP_NOT_DUE, LIMIT_REACHED, CONCURRENCY_FULL."""
     run = ask.run
+    activation = run.activations.get(step=ask.step.step)
     if activation.state != StepState.READY:
         raise DomainError(
             "STEP_NOT_DUE", f"The step is {activation.state}.", step_state=activation.state
@@ -208,6 +211,7 @@ def _require_room(ask: _Ask, activation: Activation) -> None:
             f"The run has {run.max_concurrency} attempts under way, as many as it may.",
             concurrency=run.max_concurrency,
         )
+    return activation
 
 
 def _require_before_deadline(run: Run, at: datetime) -> None:
