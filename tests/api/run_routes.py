@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Final
 
-from mesh import tenancy
+from mesh import clock, tenancy
+from mesh.api.renderers import at
 from mesh.models import Role
 from tests.factories import CAPABILITY, World, name
 from tests.workflows import rows
@@ -57,7 +59,11 @@ def run_body(world: World, **members: Any) -> dict[str, Any]:
         "definition_id": definition.definition_id,
         "version": definition.version,
         "input": {"file": "a.pdf"},
-        "limits": {"concurrency": 2, "step_executions": 10, "deadline": None},
+        "limits": {
+            "concurrency": 2,
+            "step_executions": 10,
+            "deadline": at(clock.now() + timedelta(hours=1)),
+        },
         "coordinator": "external",
         "authority": sent(rows.authority()),
         "environment": "production",
@@ -118,16 +124,15 @@ def _cancelled(world: World, run: Run) -> None:
 
 
 def _failed(world: World, run: Run) -> None:
-    Run.objects.filter(pk=run.pk)
-    at = run.updated_at
-    steering.set_failure(run, code="broken", message="It broke.", step="", by="service:ops", at=at)
+    steering.set_failure(
+        run, code="broken", message="It broke.", step="", by="service:ops", at=clock.now()
+    )
 
 
 def _transition(world: World) -> tuple[Run, Authority, Authority]:
     """An owned run whose owner relinquished, and a coordinator that may have it next."""
     run, owner = _owned(world)
-    at = run.created_at
-    rows.make_coordinator(world, owner.instance_id, relinquished_at=at)
+    rows.make_coordinator(world, owner.instance_id, relinquished_at=run.created_at)
     after = rows.authority(generation=2)
     rows.make_coordinator(world, after.instance_id)
     return run, owner, after

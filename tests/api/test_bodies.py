@@ -28,6 +28,8 @@ ALL_OPTIONAL = (
     "/retry",
     "/revoke",
     "/<any:pool_id>",
+    "coordinators/<any:instance_id>/heartbeat",
+    "/relinquish",
 )
 WRONG: dict[type, list[Any]] = {
     str: [1, True, None, [], {}, 1.5],
