@@ -26,6 +26,7 @@ def connect() -> None:
     mesh_retention.also("runs", retention.prune_runs)
     mesh_retention.also("refused_writers", retention.prune_asks)
     mesh_retention.also("resource_keys", retention.prune_keys)
+    mesh_retention.also("coordinators", retention.prune_coordinators)
     mesh_restore.also("runs_barred", restore.bar_open_runs)
 
 

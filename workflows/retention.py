@@ -13,6 +13,9 @@ a dependency, while somebody has touched one since, and while a row of its histo
 Asks of writers that were refused a resource count for a minute; here those of an hour ago go. So do
 the rows of resources by which admissions wait for each other, where nobody reserves them.
 
+A coordinator goes once it has been over for as long as history is kept, unless it is the authority
+of an open run, whose hand-over asks whether it stopped. Its instance id is then free again.
+
 Locks: each page is a transaction of its own; it locks runs, then their work, and leaves out what
 another call holds. The next pass finds that again.
 """
@@ -121,6 +124,18 @@ _DELETE_KEYS: Final = """
         order by k.id for update skip locked
     )
 """
+_ENDED_COORDINATORS: Final = """
+    select c.id from workflows_coordinator c
+    where c.id > %(pk)s and least(c.lease_ends_at, c.relinquished_at) <= %(before)s
+        and not exists (
+            select 1 from workflows_run r
+            where r.status = 'OPEN' and r.coordinator = any(array['builtin', 'external'])
+                and r.instance_id = c.instance_id and r.tenant_id = c.tenant_id
+        )
+    order by c.id
+    limit %(page)s
+"""
+_DELETE_COORDINATORS: Final = "delete from workflows_coordinator where id = any(%(pks)s)"
 
 
 def prune_runs(now: datetime) -> int:
@@ -179,12 +194,23 @@ def prune_keys(now: datetime) -> int:
 
     One that an admission holds stays.
     """
+    return _delete_by_key(_KEYS, _DELETE_KEYS)
+
+
+def prune_coordinators(now: datetime) -> int:
+    """Remove coordinators that ended long enough ago and that no open run has; how many went."""
+    before = now - timedelta(days=settings.KEEP_HISTORY_DAYS)
+    return _delete_by_key(_ENDED_COORDINATORS, _DELETE_COORDINATORS, before=before)
+
+
+def _delete_by_key(find: str, delete: str, **values: Any) -> int:
+    """What is found, a page at a time in the order of keys, each in a transaction of its own."""
     removed = pk = 0
     for _ in range(MAX_PAGES):
-        page = _keys(_KEYS, pk=pk, page=PAGE)
+        page = _keys(find, pk=pk, page=PAGE, **values)
         if page:
             with transaction.atomic():
-                removed += statements.change(_DELETE_KEYS, {"pks": page})
+                removed += statements.change(delete, {"pks": page})
             pk = page[-1]
         if len(page) < PAGE:
             break

@@ -11,7 +11,7 @@ from mesh.models import Role
 from workflows import blocks, cancellation, ending, steering
 from workflows.models import LeaseScope, RefusedWriter, UserPause
 
-from . import rows
+from . import checks, rows
 from .acting import FAILED, NOT_STARTED, Case, refused, unchanged
 
 pytestmark = pytest.mark.django_db
@@ -142,6 +142,22 @@ def test_a_pause_and_what_a_refused_writer_asked_end_with_the_run() -> None:
     case.terminalize()
     assert UserPause.objects.get().end_reason == "the run ended"
     assert not RefusedWriter.objects.exists()
+
+
+def test_no_table_holds_the_token_of_an_authority_that_did_all_it_can() -> None:
+    """Hazard: anyone who reads a run can act as its coordinator."""
+    case = Case()
+    attempt = case.admit()
+    steering.pause(**case.owned, reason="wait")
+    steering.resume(**case.owned, reason="go on")
+    case.fail(message="broken")
+    steering.clear(**case.owned, reason="mended")
+    blocks.open_barrier(case.run, owner=case.owner, by="system:test", reason="")
+    cancellation.request(**case.owned)
+    case.settle(attempt, NOT_STARTED)
+    case.finish()
+    case.terminalize()
+    assert checks.tables_with(str(case.owner.fencing_token)) == []
 
 
 def test_a_failure_and_a_cancellation_stay_as_the_reason_of_the_end() -> None:

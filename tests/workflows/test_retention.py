@@ -23,6 +23,7 @@ from workflows.models import (
     Attestation,
     CancellationRequest,
     ControlFailure,
+    Coordinator,
     Handoff,
     LeaseScope,
     Receipt,
@@ -284,6 +285,26 @@ def test_asks_of_refused_writers_go_after_an_hour(clock: Clock) -> None:
     assert RefusedWriter.objects.get().asked_at == NOON + MICRO
 
 
+def test_a_coordinator_goes_long_after_its_end_unless_an_open_run_has_it(clock: Clock) -> None:
+    world = World()
+    over = rows.make_coordinator(world)
+    gone = rows.make_coordinator(world, relinquished_at=NOON, lease_ends_at=NOON + DAY)
+    named = rows.make_coordinator(world)
+    run = rows.make_run(world, owner=rows.authority(named.instance_id))
+    stranger = World()
+    rows.make_run(stranger, owner=rows.authority(over.instance_id))
+    clock.to(NOON + 90 * DAY)
+    rows.make_coordinator(world)
+    assert prune()["coordinators"] == 1
+    assert not Coordinator.objects.filter(pk=gone.pk).exists()
+    clock.pass_(timedelta(seconds=30))
+    assert prune()["coordinators"] == 1
+    assert not Coordinator.objects.filter(pk=over.pk).exists()
+    Run.objects.filter(pk=run.pk).update(status="FAILED", ended_at=clock.at)
+    assert prune()["coordinators"] == 1
+    assert Coordinator.objects.count() == 1
+
+
 @pytest.mark.parametrize("model", [Run, RunAttempt, Activation, Receipt, Attestation])
 def test_every_table_that_points_there_is_thought_of(model: type[Model]) -> None:
     """Else a row of a new kind would keep a run from ever being removed."""
@@ -316,6 +337,7 @@ def test_retention_reads_what_is_old() -> None:
     with explained() as plans:
         retention.prune_runs(timezone.now())
         retention.prune_asks(timezone.now())
+        retention.prune_coordinators(timezone.now())
     assert len(plans) > 20
     assert [plan for plan in plans if "Seq Scan on workflows_run " in plan] == []
     assert any("ended_runs_by_age" in plan for plan in plans)
