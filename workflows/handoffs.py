@@ -138,6 +138,9 @@ def _stored(asked: Asked, run: Run) -> HandedOver | None:
     found = handoff.first()
     if found is None:
         return None
+    if (run.generation or 0) < generation:
+        # It was made after the run was read, which nobody has locked.
+        run = _read(asked)
     is_current = run.generation == generation
     is_same = asked.transition.is_that_of(found)
     if not is_same or (is_current and not asked.replacement.has_token_of(run)):
@@ -187,16 +190,7 @@ def _change(asked: Asked, run: Run, finding: Finding, at: datetime) -> Handoff:
         by=caller.subject,
         at=at,
     )
-    said = {**asked.transition.shown(), "receipt_id": handoff.receipt.receipt_id}
-    history.record(run, "handed_over", actor=caller.subject, at=at, evidence=said)
-    audit(
-        tenant_id=caller.tenant_id,
-        actor=caller.subject,
-        action="run.handed_over",
-        target=run.run_id,
-        at=at,
-        evidence=said,
-    )
+    _tell(asked, run, handoff)
     if asked.mode == HandoffMode.RECOVERY:
         reason = f"handed over from {before.instance_id}"
         blocks.open_barrier(run, owner=after, by=caller.subject, reason=reason)
@@ -204,6 +198,20 @@ def _change(asked: Asked, run: Run, finding: Finding, at: datetime) -> Handoff:
         asked.also(run, at)
     runs.wake(run)
     return handoff
+
+
+def _tell(asked: Asked, run: Run, handoff: Handoff) -> None:
+    """What the histories of the run and of people's acts say of it."""
+    said = {**asked.transition.shown(), "receipt_id": handoff.receipt.receipt_id}
+    history.record(run, "handed_over", actor=handoff.by, at=handoff.at, evidence=said)
+    audit(
+        tenant_id=run.tenant_id,
+        actor=handoff.by,
+        action="run.handed_over",
+        target=run.run_id,
+        at=handoff.at,
+        evidence=said,
+    )
 
 
 def _compare_and_set(run: Run, before: Authority, after: Authority) -> None:

@@ -107,6 +107,22 @@ def test_the_same_hand_over_twice_at_once_is_made_once(world: World, run: Run) -
     assert_sound(run)
 
 
+def test_a_repeat_that_read_the_run_before_it_moved_tells_who_has_it_now(
+    world: World, run: Run
+) -> None:
+    with Gate(handoffs, "_require_other_token") as gate:
+        early = [Actor(handing(world, run, each)) for each in ("a", "b")]
+        for _ in early:
+            gate.wait_for_arrival()
+        handing(world, run, "a")()
+        for _ in early:
+            gate.let_through()
+        again = early[0].value()
+        assert early[1].code() == "HANDOFF_CONFLICT"
+    assert not again.created
+    assert Authority.of(again.run) == Authority.of(Run.objects.get(pk=run.pk))
+
+
 def test_a_claim_by_the_old_owner_is_fine_before_and_stale_after(world: World, run: Run) -> None:
     claim = partial(authorities.claim, caller=world.operator, run_id=run.run_id, authority=OLD)
     calls: list[Callable[[], Any]] = [claim, handing(world, run, "a")]
