@@ -41,7 +41,11 @@ from .tenancy import Caller
 MAX_CHECKPOINT: Final = 256 * 1024
 KEPT_CHECKPOINTS: Final = 10
 RECOVER_SWEEP: Final = "recover_expired_leases"
-_RENEW: Final = statements.load("renew")
+# What a renewal sets, with `{at}` for the time.
+RENEWAL: Final = statements.load("renewal")
+_RENEW: Final = statements.load("renew").replace(
+    "{renewal}", RENEWAL.replace("{at}", "%(at)s::timestamptz")
+)
 _MOVE: Final = statements.load("move_leases")
 
 

@@ -4,20 +4,23 @@ Guarantees: a worker is heard only when its row is; what it says about claims is
 rows and never believed; a claim that it forgot is lost, one that it keeps without a right to it is
 told to it as fenced. Beating, accepting and progressing are three facts, kept apart.
 
-Locks: the worker, then workloads of claims that end. A heartbeat is a constant number of
+Locks: the worker, then workloads of claims that end. The usual heartbeat is one statement
+(`mesh.beats`), any other a constant number of
 statements whatever the number of claims.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from django.db import transaction
 
-from . import clock, leases, locking, refusals, settlement, statements, workers
+from . import beats, clock, leases, locking, refusals, settlement, statements, workers
+from .beats import CLOCK_LEEWAY, Renewed, Said
+from .beats import Beat as Beat
 from .errors import DomainError
-from .giving import Claim, require_worker, unstarted
+from .giving import require_worker, unstarted
 from .models import (
     Application,
     Attempt,
@@ -53,20 +56,6 @@ _LIVE: Final = (
     " where a.worker_id = %(worker)s and a.status in ('CLAIMED', 'RUNNING', 'CHECKPOINTED')"
     " order by a.id"
 )
-_CLOCK_LEEWAY: Final = timedelta(seconds=5)
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """The answer to a heartbeat; claims by their ids, except those that are told in full."""
-
-    worker: Worker
-    renewed: list[Attempt]
-    fenced_claims: list[str]
-    cancel_claims: list[str]
-    missing_claims: list[str]
-    assigned_claims: list[Claim]
-    grant_ends_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,26 +110,9 @@ def heartbeat(
     WORKER_INVALID (capacity).
     """
     require_worker(caller)
-    with transaction.atomic():
-        worker = workers.lock_for(caller, worker_id)
-        grant, at = _read_context(worker)
-        if (version, capability_version) != (worker.version, worker.capability_version):
-            raise DomainError(
-                "WORKER_HEARTBEAT_REJECTED", "The worker is registered with other versions."
-            )
-        _hear(worker, timestamp, at)
-        workers.require_reconciled(worker)
-        if concurrency is not None:
-            workers.require_concurrency(concurrency)
-            worker.concurrency = concurrency
-        worker.health = Health(health)
-        live = _read_live(worker)
-        listed = set(running_claims)
-        own = [each for each in live if each.claim_id in listed]
-        renewed = leases.renew_listed(worker, own, grant, at)
-        _advance(worker, len(live), caller.subject, at)
-        workers.save(worker)
-        return _tell(worker, live, running_claims, renewed, grant, at)
+    said = Said(version, capability_version, Health(health), timestamp, running_claims, concurrency)
+    is_itself = caller.subject == f"worker:{worker_id}"
+    return (beats.hear(caller, said) if is_itself else None) or _hear_out(caller, worker_id, said)
 
 
 def reconcile(
@@ -233,6 +205,30 @@ def silence(*, worker_pk: int, actor: str) -> Worker | None:
     return worker
 
 
+def _hear_out(caller: Caller, worker_id: str, said: Said) -> Beat:
+    """Any heartbeat, with what is to be refused, moved and told."""
+    with transaction.atomic():
+        worker = workers.lock_for(caller, worker_id)
+        grant, at = _read_context(worker)
+        if (said.version, said.capability_version) != (worker.version, worker.capability_version):
+            raise DomainError(
+                "WORKER_HEARTBEAT_REJECTED", "The worker is registered with other versions."
+            )
+        _hear(worker, said.timestamp, at)
+        workers.require_reconciled(worker)
+        if said.concurrency is not None:
+            workers.require_concurrency(said.concurrency)
+            worker.concurrency = said.concurrency
+        worker.health = said.health
+        live = _read_live(worker)
+        listed = set(said.running_claims)
+        own = [each for each in live if each.claim_id in listed]
+        renewed = leases.renew_listed(worker, own, grant, at)
+        _advance(worker, len(live), caller.subject, at)
+        workers.save(worker)
+        return _tell(worker, live, said.running_claims, renewed, grant, at)
+
+
 def _read_context(worker: Worker) -> tuple[Grant, datetime]:
     """The worker's grant, and the time; read after the lock.
 
@@ -268,7 +264,7 @@ def _read_live(worker: Worker) -> list[Attempt]:
 
 
 def _hear(worker: Worker, timestamp: datetime, at: datetime) -> None:
-    if worker.reported_at is not None and timestamp < worker.reported_at - _CLOCK_LEEWAY:
+    if worker.reported_at is not None and timestamp < worker.reported_at - CLOCK_LEEWAY:
         raise DomainError("WORKER_CLOCK_INVALID", "The worker's clock went back.")
     worker.last_seen_at = at
     _set_clock(worker, timestamp, at)
@@ -304,7 +300,7 @@ def _tell(
     known = frozenset(each.uid for each in live if each.claim_id in named)
     return Beat(
         worker=worker,
-        renewed=renewed,
+        renewed=[Renewed(each.claim_id, each.expires_at) for each in renewed],
         fenced_claims=[each for each in listed if each not in own],
         cancel_claims=[
             each.claim_id for each in live if each.workload.state == State.CANCELLATION_REQUESTED

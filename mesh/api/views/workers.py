@@ -121,11 +121,10 @@ class Heartbeat(Endpoint):
             concurrency=None if capacity is None else capacity["concurrency"],
             **said,
         )
-        renewed = [{"claim_id": row.claim_id, "expires_at": row.expires_at} for row in beat.renewed]
         return answer(
             {
                 "worker": answers.worker(reading.whole(beat.worker)),
-                "renewed": renewed,
+                "renewed": [each._asdict() for each in beat.renewed],
                 "fenced_claims": beat.fenced_claims,
                 "cancel_claims": beat.cancel_claims,
                 "missing_claims": beat.missing_claims,
