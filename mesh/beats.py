@@ -9,6 +9,7 @@ Locks: the worker, without waiting for it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from . import clock, leases, statements
@@ -101,9 +102,9 @@ def hear(caller: Caller, said: Said) -> Beat | None:
 def _answer(caller: Caller, said: Said, row: Sequence[Any]) -> Beat:
     worker = _WORKER.read(row[:_WIDTH])
     application, grant_id, grant_ends_at, ends = row[_WIDTH:]
-    worker.tenant = Tenant(pk=worker.tenant_id, name=caller.tenant)
-    worker.application = Application(pk=worker.application_id, name=application)
-    worker.grant = Grant(pk=worker.grant_id, grant_id=grant_id, expires_at=grant_ends_at)
+    worker.tenant = _tenant(worker.tenant_id, caller.tenant)
+    worker.application = _application(worker.application_id, application)
+    worker.grant = _grant(worker.grant_id, grant_id, grant_ends_at)
     return Beat(
         worker=worker,
         renewed=[*map(Renewed, said.running_claims, ends or ())],
@@ -113,3 +114,19 @@ def _answer(caller: Caller, said: Said, row: Sequence[Any]) -> Beat:
         assigned_claims=[],
         grant_ends_at=grant_ends_at,
     )
+
+
+# Rows for their names alone, which all beats share: making one takes as long as reading the worker.
+@lru_cache(1_000)
+def _tenant(pk: int, name: str) -> Tenant:
+    return Tenant(pk=pk, name=name)
+
+
+@lru_cache(1_000)
+def _application(pk: int, name: str) -> Application:
+    return Application(pk=pk, name=name)
+
+
+@lru_cache(1_000)
+def _grant(pk: int, grant_id: str, expires_at: datetime) -> Grant:
+    return Grant(pk=pk, grant_id=grant_id, expires_at=expires_at)

@@ -4,9 +4,8 @@ Guarantees: a worker is heard only when its row is; what it says about claims is
 rows and never believed; a claim that it forgot is lost, one that it keeps without a right to it is
 told to it as fenced. Beating, accepting and progressing are three facts, kept apart.
 
-Locks: the worker, then workloads of claims that end. The usual heartbeat is one statement
-(`mesh.beats`), any other a constant number of
-statements whatever the number of claims.
+Locks: the worker, then workloads of claims that end. A usual heartbeat is one statement
+(`mesh.beats`), any other a constant number of them whatever the number of claims.
 """
 
 from collections.abc import Iterable, Sequence

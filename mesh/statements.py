@@ -48,8 +48,13 @@ class Reader(Generic[M]):
 
 
 def load(name: str) -> str:
-    """The statement in `<name>.sql`."""
-    return (HERE / f"{name}.sql").read_text()
+    """The statement in `<name>.sql`, without its comments.
+
+    psycopg remembers what it has read in a statement only up to 4 096 bytes of it.
+    """
+    lines = (HERE / f"{name}.sql").read_text().splitlines()
+    told = (each.partition("--")[0].strip() for each in lines)
+    return "\n".join(each for each in told if each)
 
 
 def first(statement: str, values: Mapping[str, Any]) -> Sequence[Any] | None:

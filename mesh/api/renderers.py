@@ -1,10 +1,13 @@
 """Writes answers: JSON, fast, times in UTC with milliseconds."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
 
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATETIME
 _MAX_INTEGER: Final = 2**63
@@ -19,6 +22,19 @@ class FastJSONRenderer(BaseRenderer):
         self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None
     ) -> bytes:
         return b"" if data is None else dumps(data)
+
+
+class Negotiation(DefaultContentNegotiation):
+    """REST framework's, but for what nearly all callers say, which needs no weighing."""
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> Any:
+        first, *others = renderers
+        said = request.META.get("HTTP_ACCEPT", "*/*")
+        if not others and said in {"*/*", first.media_type}:
+            return first, first.media_type
+        return super().select_renderer(request, [first, *others], format_suffix)
 
 
 def dumps(data: Any) -> bytes:

@@ -10,6 +10,7 @@ REST_FRAMEWORK: Final[dict[str, Any]] = {
     "DEFAULT_PERMISSION_CLASSES": ["mesh.api.authentication.IsCaller"],
     "DEFAULT_PARSER_CLASSES": ["mesh.api.parsers.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["mesh.api.renderers.FastJSONRenderer"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "mesh.api.renderers.Negotiation",
     "DEFAULT_METADATA_CLASS": None,
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "mesh.api.problems.handle",

@@ -471,5 +471,5 @@ class Result(models.Model):
 def uid_of(public_id: str, noun: str) -> str | None:
     """The hex uid in `claim_<hex>` or `attempt_<hex>`; None if it is not one of that noun."""
     prefix, _, digits = public_id.partition("_")
-    is_hex = len(digits) == 32 and all(c in "0123456789abcdef" for c in digits)
+    is_hex = len(digits) == 32 and not digits.strip("0123456789abcdef")
     return digits if prefix == noun and is_hex else None

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from mesh import clock, tenancy
 from mesh.models import Membership, Role
@@ -157,6 +159,17 @@ def test_a_session_that_may_only_read_does_not_write(world: World) -> None:
     token = client.cookies["csrftoken"].value
     answer = submit_by(client, world, HTTP_X_CSRFTOKEN=token)
     assert answer.json()["code"] == "PERMISSION_DENIED"
+
+
+def test_a_call_with_a_token_does_not_look_for_the_session_of_a_cookie(world: World) -> None:
+    client = browser(person((world, Role.ADMIN)))
+    headers = {"Authorization": f"Bearer {world.token(Role.VIEWER)}"}
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(f"{BASE}/workers", headers=headers).status_code == 200
+    assert not [each for each in queries if "django_session" in each["sql"]]
+    # Any other scheme is none of ours: the session counts.
+    told = client.get(f"{BASE}/workers", headers={"Authorization": "Basic eDp5"})
+    assert told.status_code == 200
 
 
 def test_a_bearer_is_asked_before_the_session(world: World, elsewhere: World) -> None:
