@@ -9,8 +9,10 @@ from django.db import transaction
 
 from mesh import clock, history, refusals
 from mesh.errors import DomainError
-from mesh.models import AuditEntry
+from mesh.models import AuditEntry, Grant
+from tests.factories import World
 from tests.mesh.checks import raises
+from tests.mesh.checks import refused as refused_here
 
 
 def write(action: str) -> None:
@@ -66,3 +68,15 @@ def test_a_refusal_that_carries_nothing_goes_on_as_it_is() -> None:
 @pytest.mark.django_db
 def test_what_a_refusal_carries_is_not_told() -> None:
     assert refused().facts == {}
+
+
+def refused_late(grant: Grant) -> None:
+    with refused_here("WORKER_BUSY"):
+        Grant.objects.filter(pk=grant.pk).update(revision=grant.revision + 1)
+        raise DomainError("WORKER_BUSY", "No.")
+
+
+def test_a_refusal_that_changed_a_row_is_noticed(world: World) -> None:
+    grant, _ = world.grant()
+    with pytest.raises(AssertionError):
+        refused_late(grant)
