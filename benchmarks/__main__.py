@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from . import claiming, end_to_end, serving, submitting, waiting
+from . import claiming, end_to_end, plans, serving, submitting, waiting
 from .figures import Figure, Measure, Options
 from .stage import ROOT, raised
 
@@ -36,6 +36,7 @@ ROWS: Final[dict[str, tuple[str, Measure]]] = {
     "memory": ("queue", serving.memory),
     "snapshot": ("queue", claiming.snapshot),
     "recover": ("queue", claiming.recover),
+    "plans": ("grown", plans.plans),
     "latency": ("idle", waiting.latency),
     "submit": ("submit", submitting.submit),
     "jobs": ("jobs", end_to_end.single),

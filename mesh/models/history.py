@@ -97,7 +97,11 @@ class AuditEntry(models.Model):
 
     class Meta:
         ordering = ["-id"]
-        indexes = [models.Index(fields=["tenant", "-id"], name="audit_of_a_tenant")]
+        indexes = [
+            models.Index(fields=["tenant", "-id"], name="audit_of_a_tenant"),
+            models.Index(fields=["tenant", "target", "-id"], name="audit_of_a_target"),
+            models.Index(fields=["tenant", "at"], name="audit_by_age"),
+        ]
         verbose_name_plural = "audit entries"
         triggers = [append_only()]
 

@@ -6,9 +6,7 @@ explained before it runs. What counts is the way, not the time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,8 @@ import pytest
 from django.db import connection, transaction
 from pytest_django import DjangoDbBlocker
 
+from benchmarks import explaining
+from benchmarks.explaining import explained
 from mesh import claims, clock, expiry, explain, leases, liveness, pauses, recovery, settlement
 from mesh.models import (
     Decision,
@@ -78,26 +78,9 @@ def busy_mesh(filled: None, db: None) -> Worker:
     return Worker.objects.get(name="worker-1")
 
 
-@contextmanager
-def explained() -> Iterator[list[str]]:
-    """The plan of each statement that runs inside."""
-    plans: list[str] = []
-
-    def explain(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        if re.match(r"\s*(--|select|with|update|insert|delete)", sql, re.IGNORECASE):
-            execute("explain " + sql, params, many, context)
-            plans.append("\n".join(row[0] for row in context["cursor"].fetchall()))
-        return execute(sql, params, many, context)
-
-    with connection.execute_wrapper(explain):
-        yield plans
-
-
 def whole_reads(plans: list[str]) -> list[str]:
     """The plans that read a big table from end to end."""
-    return [
-        plan for plan in plans if any(re.search(rf"Seq Scan on {table}\b", plan) for table in BIG)
-    ]
+    return explaining.whole_reads(plans, BIG)
 
 
 def caller(worker: Worker) -> Caller:
