@@ -18,6 +18,7 @@ from pytest_django import DjangoDbBlocker
 from benchmarks import explaining
 from benchmarks.explaining import explained
 from mesh import claims, clock, expiry, explain, leases, liveness, pauses, recovery, settlement
+from mesh.api import reading
 from mesh.models import (
     Decision,
     Dependency,
@@ -25,6 +26,7 @@ from mesh.models import (
     Pool,
     Requirement,
     Role,
+    State,
     Worker,
     Workload,
 )
@@ -195,6 +197,16 @@ def test_retention_reads_what_is_old(busy_mesh: Worker, settings: Any) -> None:
     with clock.set_to(clock.now() + timedelta(days=100)), explained() as plans:
         assert recovery.run("prune_history").counts["work"] == 1_200
     assert len(plans) > 20
+    assert whole_reads(plans) == []
+
+
+@pytest.mark.parametrize("state", [State.CANCELLED, State.DEAD_LETTER])
+def test_a_list_of_a_rare_state_reads_its_index(busy_mesh: Worker, state: State) -> None:
+    viewer = Caller("human:vera", busy_mesh.tenant_id, "bench", Role.VIEWER)
+    with explained() as plans:
+        listed = reading.workloads(viewer).filter(state=state).order_by("-created_at", "-id")[:51]
+        assert list(listed) == []
+    assert any("work_by_state_but_done" in plan for plan in plans)
     assert whole_reads(plans) == []
 
 
