@@ -36,7 +36,8 @@ _CHECKPOINT_TRIES = 3
 _SHORT = 0.002
 # Seconds that started work waits for a lane to come free before there are more lanes.
 _PATIENCE = 0.005
-_STUCK = 0.05
+_STUCK = 0.25
+_CORES = os.cpu_count() or 1
 
 
 class Slots:
@@ -74,8 +75,9 @@ class Slots:
         self._queue: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._crowded = threading.Event()
         self._lanes = 0
+        self._serving = 0
         self._taken = 0
-        self._typical = 0.0
+        self._typical: float | None = None
         self.freed = threading.Event()
 
     def start_threads(self) -> None:
@@ -107,20 +109,29 @@ class Slots:
             self._crowded.set()
 
     def _grow(self) -> None:
-        """Make lanes for started work that finds none."""
+        """Make lanes for started work that finds none: a few, and as many again once they serve."""
         while True:
             self._crowded.wait()
             self._crowded.clear()
             while not self._queue.empty() and self._lanes < self._options.concurrency:
-                taken = self._taken
                 time.sleep(_PATIENCE)
-                if self._typical < _SHORT and self._lanes >= (os.cpu_count() or 1):
-                    time.sleep(_STUCK)
-                    if taken != self._taken:
-                        continue
+                if self._serving < self._lanes or self._is_short_of_nothing():
+                    continue
                 room = self._options.concurrency - self._lanes
-                for _ in range(min(self._queue.qsize(), room)):
+                for _ in range(min(self._queue.qsize(), room, max(self._lanes, 2 * _CORES))):
                     self._add_lane()
+
+    def _is_short_of_nothing(self) -> bool:
+        """Whether the jobs are short, there are lanes for all processors, and they get on."""
+        if self._typical is None or self._typical >= _SHORT or self._lanes < _CORES:
+            return False
+        taken = self._taken
+        return not self._halt.wait(_STUCK) and taken != self._taken
+
+    def _note_length(self, took: float) -> None:
+        # A job that lost its processor for a while is none that takes long.
+        took = min(took, 4 * _SHORT)
+        self._typical = took if self._typical is None else self._typical * 0.9 + took * 0.1
 
     def _add_lane(self) -> None:
         self._lanes += 1
@@ -128,27 +139,26 @@ class Slots:
 
     def _serve(self) -> None:
         # Never ends before the process does: the children die with the thread that made them.
-        runner: Runner | None = None
+        runner = self._take_runner()
+        self._serving += 1
         while True:
-            trouble = None
-            if runner is None:
-                try:
-                    runner = self._runners.take()
-                except RunnerError as error:
-                    trouble = error
             work = self._queue.get()
             self._taken += 1
             if runner is not None and not runner.alive:
                 runner.kill()
-                try:
-                    runner = self._runners.take()
-                except RunnerError as error:
-                    runner, trouble = None, error
-            runner = self._carry_out(work, runner, trouble)
+                runner = None
+            runner = self._carry_out(work, runner or self._take_runner())
+            # Before the next work is taken: others may have time for it meanwhile.
+            runner = runner or self._take_runner()
 
-    def _carry_out(
-        self, work: Work, runner: Runner | None, trouble: RunnerError | None
-    ) -> Runner | None:
+    def _take_runner(self) -> Runner | None:
+        try:
+            return self._runners.take()
+        except RunnerError as error:
+            log.error("no process for work: %s", error)
+            return None
+
+    def _carry_out(self, work: Work, runner: Runner | None) -> Runner | None:
         """Carry out one piece of work; the runner, if it is fit for the next."""
         report = None
         try:
@@ -156,7 +166,6 @@ class Slots:
             if reason is not None:
                 report = _unrun(work, reason)
             elif runner is None:
-                log.error("no process for the work: %s", trouble)
                 body = {"kind": "worker_failure", "error": "no process", "no_effect": True}
                 report = report_of(work, "fail", body)
             else:
@@ -184,7 +193,7 @@ class Slots:
             if workdir is not None:
                 self._state.remove_workdir(workdir)
         if frame is not None and "took" in frame:
-            self._typical += (frame["took"] - self._typical) / 16
+            self._note_length(frame["took"])
         return judge(work, frame, reason), runner if is_fit else None
 
     def _run_job(

@@ -231,6 +231,19 @@ def test_results_that_are_ready_together_go_together(
     eventually(lambda: not list((agent.state / "spool").iterdir()))
 
 
+def test_as_many_jobs_run_at_once_as_there_are_slots_also_after_short_ones(
+    mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    short = [mesh.submit("test.echo", number) for number in range(40)]
+    start_agent("--concurrency", "6")
+    eventually(lambda: all(work.state == "SUCCEEDED" for work in short))
+    until, started = tmp_path / "until", [tmp_path / f"started-{n}" for n in range(6)]
+    works = [mesh.submit("test.wait", {"started": str(s), "until": str(until)}) for s in started]
+    eventually(lambda: all(each.exists() for each in started))
+    until.touch()
+    eventually(lambda: all(work.state == "SUCCEEDED" for work in works))
+
+
 def test_claims_that_wait_together_are_started_together_and_each_has_its_own_answer(
     mesh: FakeMesh, start_agent: StartAgent, tmp_path: Path
 ) -> None:
