@@ -153,7 +153,7 @@ def wrongly_typed(body: dict[str, Any], free: tuple[str, ...]) -> Iterator[tuple
                 yield f"{name}.{path}", {**copy.deepcopy(body), name: changed}
 
 
-NULLABLE = {"worker_id", "resource_usage", "details", "execution_ms"}
+NULLABLE = {"worker_id", "resource_usage", "details", "execution_ms", "deadline"}
 # Null is as good as left out there, and there alone.
 MAY_BE_NULL = {("pauses", "definition_id"), ("pauses", "until")}
 FREE_OBJECTS = {"resource_usage", "details"}
