@@ -14,8 +14,6 @@ from typing import Any, Final
 from celery import Celery
 from celery.signals import setup_logging
 from django_structlog.celery.steps import DjangoStructLogInitStep
-from kombu import Queue
-from kombu.common import Broadcast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
@@ -33,7 +31,7 @@ SWEEPS: Final[dict[str, float]] = {
     "advance_runs": 2,
 }
 SWEEP_QUEUE: Final = "sweeps"
-# Served by the instances of the built-in coordinator; each of them gets every message.
+# Served by the instances of the built-in coordinator.
 RUN_QUEUE: Final = "runs"
 RUN_SWEEPS: Final = frozenset(
     {
@@ -49,7 +47,6 @@ app = Celery("fencepost")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 app.steps["worker"].add(DjangoStructLogInitStep)
-app.conf.task_queues = [Queue("celery"), Queue(SWEEP_QUEUE), Broadcast(RUN_QUEUE)]
 app.conf.beat_schedule = {
     name: {
         "task": "mesh.tasks.sweep",

@@ -156,12 +156,13 @@ class Stream:
 
     def pick(self) -> dict[str, Any] | None:
         """Any of the documents there are."""
-        folder = random.choice(list(self._folders))  # noqa: S311  a demo
-        documents = self._documents(folder)
-        if not documents:
-            return None
-        path = random.choice(documents)  # noqa: S311  a demo
-        return {"folder": folder, "file": str(path.relative_to(self._folders[folder]))}
+        names = list(self._folders)
+        for folder in random.sample(names, len(names)):
+            documents = self._documents(folder)
+            if documents:
+                path = random.choice(documents)  # noqa: S311  a demo
+                return {"folder": folder, "file": str(path.relative_to(self._folders[folder]))}
+        return None
 
     def _documents(self, folder: str) -> list[Path]:
         """Files that can be read as text, not deep and not many."""

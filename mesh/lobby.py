@@ -163,7 +163,7 @@ class Lobby:
     def _watch(self) -> None:
         while self._has_work():
             try:
-                with _connect() as session:
+                with open_session() as session:
                     self._listen(session)
             except psycopg.Error as error:
                 _log.warning("nobody looks out for waiting workers: %s", _first_line(error))
@@ -213,8 +213,8 @@ class Lobby:
                     waiter.bell.set()
 
 
-def _connect() -> psycopg.Connection[Any]:
-    """A connection of its own, beside Django's: it is never given back."""
+def open_session() -> psycopg.Connection[Any]:
+    """A connection to listen on, beside Django's: those are given back, this one is not."""
     given = connection.get_connection_params()
     return psycopg.connect(**{**_KEEPALIVE, **given, "autocommit": True})
 

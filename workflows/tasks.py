@@ -1,39 +1,33 @@
-"""Celery's way in, and the process that is an instance of the built-in coordinator.
+"""The process that is an instance of the built-in coordinator: a Celery worker of the queue `runs`.
 
-A worker that serves the queue `runs` is an instance: it beats while it runs and relinquishes when
-it is asked to stop. Messages only wake it: what has to be done stands in rows. They go to every
-instance, and the one that owns the run acts.
+It beats while it runs, acts on runs that it is told of (`workflows.waking`), runs the sweeps that
+beat sends for runs, and relinquishes when it is asked to stop. Wake-ups reach every instance; the
+one that owns the run acts.
 """
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+import psycopg
 import structlog
-from celery import shared_task
 from celery.signals import celeryd_after_setup, worker_ready, worker_shutdown
 from django.conf import settings
 from django.db import close_old_connections, connection
 
-from . import coordinator, coordinators
+from mesh import lobby
+
+from . import coordinator, coordinators, waking
 from .coordinator import Instance
 from .models import Coordinator
 
 logger = structlog.get_logger(__name__)
 QUEUE: Final = "runs"
-
-
-@shared_task(name="workflows.tasks.drive")
-def drive(run_pk: int) -> None:
-    """Bring a run on, if this instance is the one to do it."""
-    close_old_connections()
-    try:
-        driven = coordinator.drive(run_pk)
-    finally:
-        close_old_connections()
-    if driven.done:
-        logger.info("run", run_id=driven.run_id, **driven.done)
+_DRIVERS: Final = 4
+_LOOK_S: Final = 0.5
+_PATIENCE_S: Final = 1.0
 
 
 class Pulse(threading.Thread):
@@ -70,24 +64,79 @@ class Pulse(threading.Thread):
         self.join(timeout=5)
 
 
-_pulse: Pulse | None = None
+class Ears(threading.Thread):
+    """Hears of runs in which something may have become possible, and has them driven."""
+
+    def __init__(self) -> None:
+        super().__init__(name="coordinator-ears", daemon=True)
+        self._stopped = threading.Event()
+        self._drivers = ThreadPoolExecutor(_DRIVERS, thread_name_prefix="coordinator")
+        self._lock = threading.Lock()
+        # Told, and not begun: to be told of them again changes nothing.
+        self._waiting: set[int] = set()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with lobby.open_session() as session:
+                    session.execute(f"listen {waking.CHANNEL}")
+                    self._listen(session)
+            except psycopg.Error as error:
+                logger.warning("nobody hears of runs: the sweeps find them", error=str(error))
+                self._stopped.wait(_PATIENCE_S)
+
+    def _listen(self, session: psycopg.Connection[Any]) -> None:
+        while not self._stopped.is_set():
+            for told in session.notifies(timeout=_LOOK_S, stop_after=1):
+                self.hear(int(told.payload))
+
+    def hear(self, run_pk: int) -> None:
+        """Have a run driven, soon."""
+        with self._lock:
+            if run_pk in self._waiting:
+                return
+            self._waiting.add(run_pk)
+        self._drivers.submit(self._drive, run_pk)
+
+    def _drive(self, run_pk: int) -> None:
+        with self._lock:
+            self._waiting.discard(run_pk)
+        close_old_connections()
+        try:
+            driven = coordinator.drive(run_pk)
+            if driven.done:
+                logger.info("run", run_id=driven.run_id, **driven.done)
+        except Exception:
+            # The sweeps try it again, and push it back if it raises there too.
+            logger.exception("a run could not be driven", run=run_pk)
+        finally:
+            close_old_connections()
+
+    def stop(self) -> None:
+        """Hear nothing more, and end what is being driven."""
+        self._stopped.set()
+        self.join(timeout=5)
+        self._drivers.shutdown(cancel_futures=True)
+
+
+_threads: list[Pulse | Ears] = []
 
 
 @celeryd_after_setup.connect
 def begin(sender: Any, instance: Any, **_: Any) -> None:
     """Before the first message is taken: this process is an instance, if it serves the runs."""
-    served = instance.app.amqp.queues.consume_from.values()
-    if any(QUEUE in {each.name, each.alias} for each in served):
+    if QUEUE in instance.app.amqp.queues.consume_from:
         coordinator.become(Instance.new())
 
 
 @worker_ready.connect
-def beat(**_: Any) -> None:
-    global _pulse
+def attend(**_: Any) -> None:
+    """Beat and listen, from now on."""
     own = coordinator.own_instance()
     if own is not None:
-        _pulse = Pulse()
-        _pulse.start()
+        _threads.extend((Pulse(), Ears()))
+        for each in _threads:
+            each.start()
         logger.info("coordinator ready", instance_id=own.instance_id)
 
 
@@ -97,8 +146,8 @@ def relinquish(**_: Any) -> None:
     own = coordinator.own_instance()
     if own is None:
         return
-    if _pulse is not None:
-        _pulse.stop()
+    while _threads:
+        _threads.pop().stop()
     coordinator.become(None)
     try:
         coordinators.relinquish_builtin(instance_id=own.instance_id)

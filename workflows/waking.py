@@ -1,24 +1,19 @@
 """Wake-ups of the coordinator: hints, sent after commit; the sweeps find what was missed.
 
-Where the broker is away the caller goes on, and no other call tries it for a while.
+A notification of the database, which every instance of the coordinator hears: the one that owns the
+run acts (`workflows.tasks`). It needs no broker, and nothing is left of it where nobody listens.
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
-from kombu.exceptions import OperationalError
+from django.db import DatabaseError, connection
 
-from . import tasks
 from .models import CoordinatorKind, RunAttempt, RunStatus
 
 logger = structlog.get_logger(__name__)
-# So long the broker is left alone after it failed, in seconds.
-_PATIENCE: Final = 10.0
-# Nobody needs it any more by then, in seconds: a sweep was there.
-_EXPIRES: Final = 60
-_quiet_until = 0.0
+CHANNEL: Final = "fencepost_runs"
 
 
 def wake_runs_of(sender: object, *, pks: Sequence[int], **_: Any) -> None:
@@ -33,12 +28,9 @@ def wake_runs_of(sender: object, *, pks: Sequence[int], **_: Any) -> None:
 
 
 def wake(sender: object, *, pk: int, **_: Any) -> None:
-    """Tell the instances of the coordinator to look at a run."""
-    global _quiet_until
-    if time.monotonic() < _quiet_until:
-        return
+    """Have the instances of the coordinator look at a run."""
     try:
-        tasks.drive.apply_async((pk,), queue=tasks.QUEUE, expires=_EXPIRES, retry=False)
-    except (OperationalError, OSError) as error:
-        _quiet_until = time.monotonic() + _PATIENCE
+        with connection.cursor() as cursor:
+            cursor.execute("select pg_notify(%s, %s)", [CHANNEL, str(pk)])
+    except DatabaseError as error:
         logger.warning("no wake-up was sent: the sweeps will find it", error=str(error))

@@ -36,6 +36,10 @@ EVERY_SWEEP = {
     "release_dependents",
     "detect_silent_workers",
     "prune_history",
+    "take_over_dead_coordinators",
+    "settle_finished_attempts",
+    "finish_cancellations",
+    "advance_runs",
 }
 
 

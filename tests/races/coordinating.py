@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
     coordinator.become(coordinator.Instance.new())
     tasks.Pulse().start()
+    tasks.Ears().start()
     print("up", flush=True)  # noqa: T201  # to the test
     while True:
         for name in sweeps.SWEEPS:

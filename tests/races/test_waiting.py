@@ -138,7 +138,7 @@ def test_work_is_found_while_nobody_can_look_out(
     def refuse() -> NoReturn:
         raise psycopg.OperationalError("no connections left")
 
-    monkeypatch.setattr(lobby, "_connect", refuse)
+    monkeypatch.setattr(lobby, "open_session", refuse)
     waiter = Actor(partial(ask, world.worker()))
     eventually(lambda: len(lobby.present()) == 1, "it waits")
     work = world.workload()
