@@ -179,9 +179,10 @@ def require_values(item: Item, at: datetime) -> None:
         "not_before": is_near(submission.not_before, at),
         "dependencies": len(submission.dependencies) <= MAX_DEPENDENCIES
         and all(each["required_state"] in RequiredState.values for each in submission.waits_for()),
-        **policies.rules(content["policy"]),
-        **retry_rules(content["retry_policy"]),
-        **timeout_rules(content["timeouts"]),
+        # What was left out has its default, which is within all bounds.
+        **(policies.rules(content["policy"]) if submission.policy else {}),
+        **(retry_rules(content["retry_policy"]) if submission.retry_policy else {}),
+        **(timeout_rules(content["timeouts"]) if submission.timeouts else {}),
     }
     broken = [name for name, holds in rules.items() if not holds]
     if broken:
