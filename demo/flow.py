@@ -7,13 +7,13 @@ somebody to say so.
 
 import logging
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from demo.crew import APPLICATION, CATALOGUE, CHECKSUM, COUNT, PUBLISH, SUMMARIZE
-from mesh.agent.client import ApiClient, ApiError, Backoff, UnreachableError
+from demo.patient import Patient
+from mesh.agent.client import ApiClient
 
 log = logging.getLogger("demo")
 
@@ -74,8 +74,8 @@ def _step(name: str, kind: str, needs: list[str], **members: Any) -> dict[str, A
     return {"step": name, "definition_id": kind, "capabilities": [kind], **said}
 
 
-class Flow:
-    """Starts runs, and kills who publishes for the one that is to get stuck. `step` is one tick."""
+class Flow(Patient):
+    """Starts runs, and kills who publishes for the one that is to get stuck."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Flow:
         kill: Callable[[str], bool],
     ) -> None:
         """`kill` ends the agent of that name, for longer than its lease lasts."""
-        self._client = client
+        super().__init__(client)
         self._pick = pick
         self._kill = kill
         self._series = secrets.token_hex(4)
@@ -93,21 +93,6 @@ class Flow:
         self._start_at = self._look_at = 0.0
         # Runs that are to get stuck, with the time until which they are watched.
         self._doomed: deque[tuple[float, str]] = deque()
-        self._backoff = Backoff(base=1.0, cap=15.0)
-        self._wait_until = 0.0
-
-    def step(self) -> None:
-        """Do what is due. A server that is away is waited for, later each time."""
-        now = time.monotonic()
-        if now < self._wait_until:
-            return
-        try:
-            self._step(now)
-            self._backoff.reset()
-        except (ApiError, UnreachableError) as error:
-            delay = self._backoff.next(error)
-            self._wait_until = now + delay
-            log.warning("%s; again in %.1f s", error, delay)
 
     def _step(self, now: float) -> None:
         if not self._is_stored:

@@ -4,14 +4,14 @@ import hashlib
 import logging
 import random
 import secrets
-import time
 from collections import deque
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from demo.crew import APPLICATION, CHECKSUM, COUNT, SUMMARIZE
-from mesh.agent.client import ApiClient, ApiError, Backoff, UnreachableError
+from demo.patient import Patient
+from mesh.agent.client import ApiClient, ApiError, UnreachableError
 
 log = logging.getLogger("demo")
 
@@ -33,11 +33,11 @@ _MENU: tuple[tuple[int, str, dict[str, Any]], ...] = (
 )
 
 
-class Stream:
-    """Submits work, cancels some of it, and counts what is open. `step` is one tick."""
+class Stream(Patient):
+    """Submits work, cancels some of it, and counts what is open."""
 
     def __init__(self, client: ApiClient, folders: dict[str, Path]) -> None:
-        self._client = client
+        super().__init__(client)
         self._folders = folders
         self._series = secrets.token_hex(4)
         self._number = 0
@@ -45,21 +45,6 @@ class Stream:
         self._count_at = 0.0
         self._cancels: deque[tuple[float, str]] = deque()
         self._seen: set[str] = set()
-        self._backoff = Backoff(base=1.0, cap=15.0)
-        self._wait_until = 0.0
-
-    def step(self) -> None:
-        """Do what is due. A server that is away is waited for, later each time."""
-        now = time.monotonic()
-        if now < self._wait_until:
-            return
-        try:
-            self._step(now)
-            self._backoff.reset()
-        except (ApiError, UnreachableError) as error:
-            delay = self._backoff.next(error)
-            self._wait_until = now + delay
-            log.warning("%s; again in %.1f s", error, delay)
 
     def _step(self, now: float) -> None:
         if now >= self._count_at:

@@ -5,18 +5,11 @@ from starting, ends what is done. Whatever it does goes through the functions th
 by the API, under the authority of its own instance; so it may die at any moment, and do anything
 twice. Runs of an instance that is gone are taken over by a hand-over with evidence.
 
-An instance is one process (`workflows.tasks`), alive while it beats. The fencing token of a run's
-authority is derived from the server's secret key, so it is stored nowhere; other processes of the
-server (a command, a sweep) act for an instance that is alive, never for one that is gone.
+Which instance this process acts as stands in `workflows.instances`.
 
 Locks nothing itself. Asks outside of transactions; every step is a transaction of its own.
 """
 
-import hashlib
-import hmac
-import os
-import secrets
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +22,7 @@ from django.conf import settings
 from mesh import clock, workloads
 from mesh.errors import DomainError
 from mesh.history import audited
-from mesh.models import CLAIMED_STATES, Role, State, Tenant
+from mesh.models import CLAIMED_STATES, Role, State
 from mesh.tenancy import Caller, system_caller
 
 from . import (
@@ -39,6 +32,7 @@ from . import (
     coordinators,
     ending,
     handoffs,
+    instances,
     recovery,
     runs,
     settlement,
@@ -57,7 +51,6 @@ from .models import (
 )
 
 logger = structlog.get_logger(__name__)
-ARTIFACT: Final = "fencepost.coordinator"
 WHAT: Final = "coordinator"
 # Refusals of an admission that pass by themselves, or that somebody else has to answer for.
 _PASSING: Final = frozenset(
@@ -80,35 +73,6 @@ _OF_THIS_STEP: Final = frozenset({"RESOURCE_BUSY", "STEP_NOT_DUE"})
 WAITS_FOR_A_PERSON: Final = frozenset({"never_started"})
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One incarnation of the built-in coordinator."""
-
-    instance_id: str
-
-    @classmethod
-    def new(cls) -> "Instance":
-        """One that nobody was before; not registered yet."""
-        host = "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())[:60]
-        return cls(f"builtin-{host}-{os.getpid()}-{secrets.token_hex(4)}")
-
-    def register(self, tenant: Tenant) -> Coordinator:
-        """Its row in a tenant, made where it has none."""
-        return coordinators.register_builtin(
-            tenant=tenant,
-            instance_id=self.instance_id,
-            artifact=ARTIFACT,
-            lease_ms=int(settings.COORDINATOR_LEASE_MS),
-        )
-
-    def authority(self, run: Run, generation: int) -> Authority:
-        """What it presents as the owner of a run."""
-        said = f"{self.instance_id}\n{run.pk}\n{generation}"
-        key = f"run authority {settings.SECRET_KEY}".encode()
-        token = hmac.new(key, said.encode(), hashlib.sha256).hexdigest()
-        return Authority(ARTIFACT, self.instance_id, generation, token)
-
-
 @dataclass(slots=True)
 class Driven:
     """What one drive of a run changed."""
@@ -121,64 +85,12 @@ class Driven:
             self.done[what] = self.done.get(what, 0) + number
 
 
-# The instance that this process is, where it is one.
-_own: Instance | None = None
-
-
-def become(instance: Instance | None) -> None:
-    """This process is that instance from now on, or none any more."""
-    global _own
-    _own = instance
-
-
-def own_instance() -> Instance | None:
-    return _own
-
-
-def lane() -> str:
-    """Passes of sweeps wait only for those of the same instance."""
-    return _own.instance_id if _own else ""
-
-
-def instance_for(tenant: Tenant) -> Instance:
-    """The instance that this process acts as in a tenant; registered there and alive.
-
-    Its own. A process that is none acts for the one that was heard last, or registers one that
-    lives for a lease.
-    """
-    if _own is not None:
-        return _registered(_own, tenant)
-    at = clock.now()
-    alive = Coordinator.objects.filter(
-        tenant=tenant, token__isnull=True, relinquished_at__isnull=True, lease_ends_at__gt=at
-    )
-    row = alive.order_by("-heartbeat_at", "-pk").first()
-    if row is not None:
-        return Instance(row.instance_id)
-    made = Instance.new()
-    made.register(tenant)
-    return made
-
-
-def _registered(own: Instance, tenant: Tenant) -> Instance:
-    """This process's own instance; a new one where that was taken for gone meanwhile."""
-    try:
-        own.register(tenant)
-    except DomainError as refusal:
-        if refusal.code != "COORDINATOR_ENDED":
-            raise
-        own = Instance.new()
-        own.register(tenant)
-        become(own)
-    return own
-
-
 @audited("run.adopted", on="run_id", writes=False)
 def adopt(*, caller: Caller, run_id: str, reason: str) -> Run:
     """Turn a run over to the built-in coordinator, as `adoption.adopt` says; RUN_NOT_FOUND."""
     caller.require(Role.OPERATOR)
     run = runs.get(caller=caller, run_id=run_id)
-    mine = instance_for(run.tenant).authority(run, adoption.next_generation(run))
+    mine = instances.instance_for(run.tenant).authority(run, adoption.next_generation(run))
     return adoption.adopt(caller=caller, run_id=run_id, reason=reason, replacement=mine)
 
 
@@ -206,7 +118,7 @@ class _Drive:
         self.run = run
         self.driven = driven
         self.caller: Caller = system_caller(run.tenant, WHAT)
-        self.instance = instance_for(run.tenant)
+        self.instance = instances.instance_for(run.tenant)
         self.authority: Authority
 
     def own(self) -> bool:

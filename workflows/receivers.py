@@ -10,7 +10,7 @@ from mesh import restore as mesh_restore
 from mesh import retention as mesh_retention
 from mesh.signals import run_work_ended
 
-from . import coordinator, invariants, restore, retention, signals, sweeps, waking
+from . import instances, invariants, restore, retention, signals, sweeps, waking
 from .locking import lock_runs
 from .models import RunAttempt
 
@@ -18,7 +18,7 @@ from .models import RunAttempt
 def connect() -> None:
     """Register everything; a repeat changes nothing."""
     workloads.before_retry(lock_runs_of)
-    recovery.register(sweeps.SWEEPS, lane=coordinator.lane)
+    recovery.register(sweeps.SWEEPS, lane=instances.lane)
     run_work_ended.connect(waking.wake_runs_of)
     signals.run_changed.connect(waking.wake)
     mesh_invariants.also(invariants.RULES)

@@ -18,7 +18,7 @@ from mesh import clock, recovery
 from mesh.models import not_pushed_back
 from mesh.recovery import SweepReport
 
-from . import coordinator, steering
+from . import coordinator, instances, steering
 from .locking import lock_runs
 from .models import (
     Activation,
@@ -78,7 +78,7 @@ def _mine() -> QuerySet[Run]:
     Which of them it may drive is for the coordinator to say.
     """
     rows = Run.objects.open().builtin().filter(not_pushed_back(clock.now()))
-    own = coordinator.own_instance()
+    own = instances.own_instance()
     if own is None:
         return rows
     return rows.filter(Q(instance_id__isnull=True) | Q(instance_id=own.instance_id))

@@ -19,8 +19,8 @@ from django.db import close_old_connections, connection
 
 from mesh import lobby
 
-from . import coordinator, coordinators, waking
-from .coordinator import Instance
+from . import coordinator, coordinators, instances, waking
+from .instances import Instance
 from .models import Coordinator
 
 logger = structlog.get_logger(__name__)
@@ -48,14 +48,14 @@ class Pulse(threading.Thread):
         connection.close()
 
     def beat(self) -> None:
-        own = coordinator.own_instance()
+        own = instances.own_instance()
         if own is None:
             return
         rows = Coordinator.objects.filter(instance_id=own.instance_id, token__isnull=True)
         registered = rows.count()
         if coordinators.beat_builtin(instance_id=own.instance_id) < registered:
             # It was taken for gone, and its runs are taken over or will be.
-            coordinator.become(Instance.new())
+            instances.become(Instance.new())
             coordinators.relinquish_builtin(instance_id=own.instance_id)
             logger.warning("coordinator ended, a new one begins", ended=own.instance_id)
 
@@ -126,13 +126,13 @@ _threads: list[Pulse | Ears] = []
 def begin(sender: Any, instance: Any, **_: Any) -> None:
     """Before the first message is taken: this process is an instance, if it serves the runs."""
     if QUEUE in instance.app.amqp.queues.consume_from:
-        coordinator.become(Instance.new())
+        instances.become(Instance.new())
 
 
 @worker_ready.connect
 def attend(**_: Any) -> None:
     """Beat and listen, from now on."""
-    own = coordinator.own_instance()
+    own = instances.own_instance()
     if own is not None:
         _threads.extend((Pulse(), Ears()))
         for each in _threads:
@@ -143,12 +143,12 @@ def attend(**_: Any) -> None:
 @worker_shutdown.connect
 def relinquish(**_: Any) -> None:
     """Its last tasks are done: say that it stops, so that another takes its runs over at once."""
-    own = coordinator.own_instance()
+    own = instances.own_instance()
     if own is None:
         return
     while _threads:
         _threads.pop().stop()
-    coordinator.become(None)
+    instances.become(None)
     try:
         coordinators.relinquish_builtin(instance_id=own.instance_id)
     except Exception:

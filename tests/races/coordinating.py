@@ -12,9 +12,9 @@ if __name__ == "__main__":
 
     connection.settings_dict["NAME"] = sys.argv[1]
     from mesh import recovery
-    from workflows import coordinator, sweeps, tasks
+    from workflows import instances, sweeps, tasks
 
-    coordinator.become(coordinator.Instance.new())
+    instances.become(instances.Instance.new())
     tasks.Pulse().start()
     tasks.Ears().start()
     print("up", flush=True)  # noqa: T201  # to the test

@@ -9,21 +9,21 @@ from typing import Any
 from mesh.giving import Claim
 from mesh.models import Workload
 from tests.factories import Member, World
-from workflows import coordinator
-from workflows.coordinator import Instance
+from workflows import coordinator, instances
+from workflows.instances import Instance
 from workflows.models import Run
 
 
 @contextmanager
 def acting_as(instance: Instance | None = None) -> Iterator[Instance]:
     """This process is that instance of the coordinator meanwhile."""
-    before = coordinator.own_instance()
+    before = instances.own_instance()
     chosen = instance or Instance.new()
-    coordinator.become(chosen)
+    instances.become(chosen)
     try:
         yield chosen
     finally:
-        coordinator.become(before)
+        instances.become(before)
 
 
 def drive(run: Run) -> dict[str, int]:

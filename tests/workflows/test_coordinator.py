@@ -15,7 +15,7 @@ from mesh.giving import Claim
 from mesh.models import State, Workload
 from tests.factories import Member, World
 from workflows import blocks, cancellation, coordinators, steering
-from workflows.coordinator import Instance
+from workflows.instances import Instance
 from workflows.models import (
     ControlFailure,
     Coordinator,

@@ -10,12 +10,12 @@ from django.db import DatabaseError, connection
 from django.db.models import Model
 from django.utils import timezone
 
+from benchmarks.explaining import explained
 from mesh import intake, invariants, recovery
 from mesh import retention as mesh_retention
 from mesh.models import Workload, WorkloadEvent
 from tests.factories import World, name
 from tests.mesh.checks import MICRO, NOON, Clock
-from tests.mesh.test_plans import explained
 from workflows import blocks, cancellation, retention, steering
 from workflows.models import (
     Access,
