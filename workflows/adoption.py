@@ -20,6 +20,7 @@ from . import authority as authorities
 from . import blocks, coordinators, handoffs, history, locking, runs
 from .authority import Authority
 from .models import CoordinatorKind, HandoffMode, Run
+from .transitions import Transition, invalid
 
 
 @audited("run.adopted", on="run_id", writes=False)
@@ -51,6 +52,22 @@ def adopt(*, caller: Caller, run_id: str, reason: str, replacement: Authority) -
         also=lambda run, at: _turn_over(run, caller, reason, at),
     )
     return handoffs.move(asked).run
+
+
+def transition(run: Run, replacement: Authority) -> Transition:
+    """The step by which `adopt` would move an owned run to `replacement`, as it stands now.
+
+    Refuses in this order: AUTHORITY_STALE (nobody has the run, so there is nobody to hand it over);
+    RUN_TERMINAL; TRANSITION_INVALID (a living built-in coordinator drives it).
+    """
+    current = Authority.of(run)
+    if current is None:
+        raise authorities.stale(run)
+    if not run.is_open:
+        raise authorities.terminal(run)
+    if _is_adopted(run, replacement):
+        raise invalid("The built-in coordinator drives the run already.")
+    return Transition(_mode(run), current, replacement)
 
 
 def next_generation(run: Run) -> int:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 
 from mesh import clock
 from mesh.errors import DomainError
@@ -38,7 +39,7 @@ def attest(*, caller: Caller, run_id: str, transition: Transition, statement: st
     PERMISSION_DENIED (no attester); ADMISSION_INVALID (ids, a blank or too long statement);
     WORKLOAD_SECRET_REJECTED; RUN_NOT_FOUND; TRANSITION_INVALID.
     """
-    _require_attester(caller)
+    require_attester(caller)
     transition.require_sound()
     blocks.require_reason(statement, what="statement")
     with transaction.atomic():
@@ -69,7 +70,7 @@ def confirm(*, caller: Caller, attestation_id: str, statement: str) -> Attestati
     statement); WORKLOAD_SECRET_REJECTED; ATTESTATION_NOT_FOUND; PERMISSION_DENIED (the caller is
     the first).
     """
-    _require_attester(caller)
+    require_attester(caller)
     blocks.require_reason(statement, what="statement")
     with transaction.atomic():
         run_id = get(caller, attestation_id).run.run_id
@@ -115,6 +116,17 @@ def of_another(run_pk: int, transition: Transition, since: datetime) -> Attestat
         .order_by("-completed_at")
         .first()
     )
+
+
+def named(run: Run, at: datetime) -> str:
+    """The next owner that people named last who attested that the run's owner has stopped.
+
+    Blank where nobody did whose word may still be used at `at`, or may still become complete.
+    """
+    usable = Q(completed_at__isnull=True) | Q(completed_at__gte=at - max_age())
+    said = Attestation.objects.filter(usable, run=run).order_by("-id")
+    latest = said.filter(transition__expected__generation=run.generation).first()
+    return "" if latest is None else str(latest.transition["replacement"]["instance_id"])
 
 
 def max_age() -> timedelta:
@@ -167,6 +179,7 @@ def saw(row: Attestation) -> dict[str, object]:
     return {"attestation_id": row.attestation_id, "statements": statements}
 
 
-def _require_attester(caller: Caller) -> None:
+def require_attester(caller: Caller) -> None:
+    """Refuse with PERMISSION_DENIED who may not state that an old owner has stopped."""
     if not caller.can_attest:
         raise DomainError("PERMISSION_DENIED", "This needs the permission to attest hand-overs.")

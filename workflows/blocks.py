@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from django.db.models import FilteredRelation, Q
+from django.db.models import FilteredRelation, Q, QuerySet
 
 from mesh import clock, workloads
 from mesh import locking as mesh_locking
@@ -82,12 +82,21 @@ class Standing:
 
 def standing(run_pk: int) -> Standing:
     """The blocks that stand, as of one moment: it is one statement."""
+    return of(beside(Run.objects.only("pk")).filter(pk=run_pk).first())
+
+
+def beside(found: QuerySet[Run]) -> QuerySet[Run]:
+    """These runs, each read together with the blocks that stand; `of` tells them."""
     kinds = {
         name: FilteredRelation(f"{each}_rows", condition=Q(**{f"{each}_rows__ended_at": None}))
         for name, each in _ROWS.items()
     }
-    run = Run.objects.only("pk").annotate(**kinds).select_related(*kinds).filter(pk=run_pk).first()
-    return Standing(**{name: getattr(run, name, None) for name in kinds})
+    return found.annotate(**kinds).select_related(*kinds)
+
+
+def of(run: Run | None) -> Standing:
+    """The blocks that a run was read with by `beside`; none stand in no run."""
+    return Standing(**{name: getattr(run, name, None) for name in _ROWS})
 
 
 def require_none(blocks: Standing) -> None:

@@ -28,6 +28,7 @@ from mesh.tenancy import Caller, system_caller
 from . import (
     admission,
     adoption,
+    attestations,
     blocks,
     coordinators,
     ending,
@@ -42,6 +43,7 @@ from . import authority as authorities
 from .admission import Admitted
 from .authority import Authority
 from .models import (
+    Attestation,
     Coordinator,
     CoordinatorKind,
     HandoffMode,
@@ -90,8 +92,35 @@ def adopt(*, caller: Caller, run_id: str, reason: str) -> Run:
     """Turn a run over to the built-in coordinator, as `adoption.adopt` says; RUN_NOT_FOUND."""
     caller.require(Role.OPERATOR)
     run = runs.get(caller=caller, run_id=run_id)
-    mine = instances.instance_for(run.tenant).authority(run, adoption.next_generation(run))
-    return adoption.adopt(caller=caller, run_id=run_id, reason=reason, replacement=mine)
+    return adoption.adopt(caller=caller, run_id=run_id, reason=reason, replacement=_heir(run))
+
+
+@audited("run.handoff_attested", on="run_id", writes=False)
+def attest(*, caller: Caller, run_id: str, statement: str) -> Attestation:
+    """State that the run's owner has stopped, so that `adopt` may turn the run over.
+
+    Refuses in this order: PERMISSION_DENIED (no attester); RUN_NOT_FOUND; what
+    `adoption.transition` refuses; what `attestations.attest` does.
+    """
+    attestations.require_attester(caller)
+    run = runs.get(caller=caller, run_id=run_id)
+    step = adoption.transition(run, _heir(run))
+    return attestations.attest(caller=caller, run_id=run_id, transition=step, statement=statement)
+
+
+def _heir(run: Run) -> Authority:
+    """Who would adopt the run: whom people named when they attested, while it lives; else any.
+
+    Another one than they named could not use what they stated.
+    """
+    at = clock.now()
+    name = attestations.named(run, at)
+    named = coordinators.known(run.tenant_id, (name,)).get(name)
+    if named is not None and named.is_builtin and named.is_alive(at):
+        heir = instances.Instance(name)
+    else:
+        heir = instances.instance_for(run.tenant)
+    return heir.authority(run, adoption.next_generation(run))
 
 
 def drive(run_pk: int) -> Driven:

@@ -4,6 +4,7 @@ The console shows rows of all tenants in which the person is a member, and nothi
 superuser opens no tenant. A role is looked up anew for every request.
 """
 
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 
 from .. import tenancy
@@ -38,6 +39,15 @@ def can(request: HttpRequest, role: Role, tenant_id: int | None = None) -> bool:
     if tenant_id is None:
         return any(each.can(role) for each in mine.values())
     return tenant_id in mine and mine[tenant_id].can(role)
+
+
+def can_attest(request: HttpRequest, tenant_id: int | None = None) -> bool:
+    """Whether the person may attest hand-overs in that tenant, or in any (`Caller.can_attest`)."""
+    mine = callers(request)
+    there = [each for key, each in mine.items() if tenant_id in {None, key}]
+    if any(each.can_attest for each in there):
+        return True
+    return bool(there) and isinstance(request.user, User) and request.user.has_perm(tenancy.ATTEST)
 
 
 def tenants(request: HttpRequest, role: Role) -> list[Tenant]:

@@ -62,12 +62,26 @@ class Act:
     # Why the domain would refuse it for this row as it stands now; empty when it would not.
     why_not: Callable[[Any], str]
     role: Role = Role.OPERATOR
+    # Where a right decides and not a role: whether the person has it in that tenant, or in any.
+    right: Callable[[HttpRequest, int | None], bool] | None = None
     is_dangerous: bool = False
     form: type[ReasonForm] = ReasonForm
     # What else it will reach, said before it is done.
     effect: Callable[[Sequence[Any]], str] | None = None
     # What the form begins with: the row as it is. Such an act takes one row at a time.
     initial: Callable[[Any], dict[str, Any]] | None = None
+
+    def is_allowed(self, request: HttpRequest, tenant_id: int | None = None) -> bool:
+        """Whether the person may do it in that tenant, or in any when none is named."""
+        allowed = self.right or (lambda asked, of: access.can(asked, self.role, of))
+        return allowed(request, tenant_id)
+
+    @property
+    def needs(self) -> str:
+        """Why somebody may not do it."""
+        if self.right:
+            return "Needs the role admin or a permission of its own."
+        return f"Needs the role {self.role.value}."
 
     @property
     def most(self) -> int:

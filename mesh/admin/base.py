@@ -201,7 +201,7 @@ class ConsoleAdmin(ModelAdmin):
         return super().changelist_view(request, context)
 
     def allowed_acts(self, request: HttpRequest) -> list[Act]:
-        return [each for each in self.acts if access.can(request, each.role)]
+        return [each for each in self.acts if each.is_allowed(request)]
 
     def list_acts(self, request: HttpRequest) -> list[Act]:
         """Those that make sense for several rows."""
@@ -264,12 +264,8 @@ class ConsoleAdmin(ModelAdmin):
     def buttons(self, request: HttpRequest, row: Any) -> list[Button]:
         listed = []
         for act in self.acts:
-            tenant_id = row.tenant_id
-            why_not = (
-                act.why_not(row)
-                if access.can(request, act.role, tenant_id)
-                else f"Needs the role {act.role.value}."
-            )
+            is_allowed = act.is_allowed(request, row.tenant_id)
+            why_not = act.why_not(row) if is_allowed else act.needs
             url = reverse(f"admin:{self.url('act')}", args=[act.name], query={"id": row.pk})
             listed.append(Button(act, "" if why_not else url, why_not))
         return listed
@@ -281,7 +277,7 @@ class ConsoleAdmin(ModelAdmin):
         act = next((each for each in self.acts if each.name == name), None)
         if act is None:
             raise Http404
-        if not access.can(request, act.role):
+        if not act.is_allowed(request):
             raise PermissionDenied
         if request.method == "POST":
             return self._do(request, act)

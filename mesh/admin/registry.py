@@ -1,6 +1,13 @@
-"""Which models stand in the console. What other apps registered is taken out again."""
+"""Which models stand in the console. What other apps registered is taken out again.
+
+Other apps put their own models in by `also`, in their module `admin`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
 
 from django.contrib import admin
+from django.db.models import Model
 
 from ..models import (
     ApiToken,
@@ -35,6 +42,13 @@ from .tokens import TokenAdmin
 from .workers import WorkerAdmin
 from .workloads import WorkloadAdmin
 
+_also: Final[dict[type[Model], type[ConsoleAdmin]]] = {}
+
+
+def also(pages: Mapping[type[Model], type[ConsoleAdmin]]) -> None:
+    """Have these models stand in the console too; to be called before `register`."""
+    _also.update(pages)
+
 
 def register() -> None:
     """Put the console's models on the site, and take off every other.
@@ -43,7 +57,7 @@ def register() -> None:
     """
     for model in list(admin.site._registry):
         admin.site.unregister(model)
-    pages: dict[type, type[ConsoleAdmin]] = {
+    pages: dict[type[Model], type[ConsoleAdmin]] = {
         Worker: WorkerAdmin,
         Workload: WorkloadAdmin,
         Pool: PoolAdmin,
@@ -61,6 +75,7 @@ def register() -> None:
         AuditEntry: AuditAdmin,
         SweepRun: SweepAdmin,
         Incident: IncidentAdmin,
+        **_also,
     }
     for model, page in pages.items():
         admin.site.register(model, page)

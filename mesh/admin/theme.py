@@ -1,6 +1,6 @@
 """How the console looks and where its side bar leads: the settings of the admin theme."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -12,8 +12,17 @@ def _asset(name: str) -> Callable[[HttpRequest], str]:
     return lambda request: static(f"fencepost/{name}")
 
 
-def _item(title: str, icon: str, model: str) -> dict[str, Any]:
-    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:mesh_{model}_changelist")}
+def item(title: str, icon: str, model: str, *, app: str = "mesh") -> dict[str, Any]:
+    """An entry of the side bar: the list of a model."""
+    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{app}_{model}_changelist")}
+
+
+def also(title: str, items: Sequence[Mapping[str, Any]], *, after: str) -> None:
+    """Have the side bar show one more group, after that of the title `after`."""
+    groups: list[dict[str, Any]] = UNFOLD["SIDEBAR"]["navigation"]
+    titles = [each.get("title") for each in groups]
+    if title not in titles:
+        groups.insert(titles.index(after) + 1, {"title": title, "items": list(items)})
 
 
 UNFOLD: Final[dict[str, Any]] = {
@@ -71,33 +80,33 @@ UNFOLD: Final[dict[str, Any]] = {
             {
                 "title": "Work",
                 "items": [
-                    _item("Workers", "dns", "worker"),
-                    _item("Pools", "workspaces", "pool"),
-                    _item("Workloads", "deployed_code", "workload"),
-                    _item("Pauses", "pause_circle", "pause"),
-                    _item("Attempts", "replay", "attempt"),
-                    _item("Requirements", "rule", "requirement"),
+                    item("Workers", "dns", "worker"),
+                    item("Pools", "workspaces", "pool"),
+                    item("Workloads", "deployed_code", "workload"),
+                    item("Pauses", "pause_circle", "pause"),
+                    item("Attempts", "replay", "attempt"),
+                    item("Requirements", "rule", "requirement"),
                 ],
             },
             {
                 "title": "Rights",
                 "items": [
-                    _item("Grants", "verified_user", "grant"),
-                    _item("Revocations", "gpp_bad", "revocation"),
-                    _item("API tokens", "key", "apitoken"),
-                    _item("Members", "group", "membership"),
-                    _item("Applications", "apps", "application"),
-                    _item("Tenants", "domain", "tenant"),
+                    item("Grants", "verified_user", "grant"),
+                    item("Revocations", "gpp_bad", "revocation"),
+                    item("API tokens", "key", "apitoken"),
+                    item("Members", "group", "membership"),
+                    item("Applications", "apps", "application"),
+                    item("Tenants", "domain", "tenant"),
                 ],
             },
             {
                 "title": "Records",
                 "items": [
-                    _item("Work history", "history", "workloadevent"),
-                    _item("Worker history", "manage_history", "workerevent"),
-                    _item("Audit", "policy", "auditentry"),
-                    _item("Sweeps", "cleaning_services", "sweeprun"),
-                    _item("Incidents", "emergency_home", "incident"),
+                    item("Work history", "history", "workloadevent"),
+                    item("Worker history", "manage_history", "workerevent"),
+                    item("Audit", "policy", "auditentry"),
+                    item("Sweeps", "cleaning_services", "sweeprun"),
+                    item("Incidents", "emergency_home", "incident"),
                 ],
             },
         ],

@@ -25,7 +25,7 @@ from mesh.models import (
     WorkloadEvent,
 )
 
-from . import rows
+from . import rows, run_rows
 
 
 @pytest.fixture
@@ -94,5 +94,6 @@ def one_of_each(tenant: Tenant) -> dict[str, Any]:
         AuditEntry.objects.filter(tenant=tenant).latest("pk"),
         rows.incident(application, worker),
         SweepRun.objects.get_or_create(name="promote_due")[0],
+        *run_rows.one_of_each(tenant),
     ]
     return {each._meta.model_name or "": each for each in made}

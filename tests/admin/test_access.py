@@ -28,15 +28,19 @@ OF_OPERATORS = {"pause", "pool"}
 
 
 def change_url(row: Any) -> str:
-    return reverse(f"admin:mesh_{row._meta.model_name}_change", args=[row.pk])
+    return url_of(row._meta.model_name, "change", row.pk)
 
 
 def list_url(model: str) -> str:
-    return reverse(f"admin:mesh_{model}_changelist")
+    return url_of(model, "changelist")
 
 
 def act_url(model: str, act: str) -> str:
-    return reverse(f"admin:mesh_{model}_act", args=[act])
+    return url_of(model, "act", act)
+
+
+def url_of(model: str, what: str, *args: Any) -> str:
+    return reverse(f"admin:{PAGES[model].opts.app_label}_{model}_{what}", args=args)
 
 
 def acts() -> list[tuple[str, str]]:
@@ -52,13 +56,13 @@ def every_url(rows_by_model: dict[str, Any]) -> Iterator[str]:
     for model, row in rows_by_model.items():
         yield list_url(model)
         yield change_url(row)
-        yield reverse(f"admin:mesh_{model}_history", args=[row.pk])
-        yield reverse(f"admin:mesh_{model}_delete", args=[row.pk])
-        yield reverse(f"admin:mesh_{model}_add")
+        yield url_of(model, "history", row.pk)
+        yield url_of(model, "delete", row.pk)
+        yield url_of(model, "add")
     for model, act in acts():
         yield f"{act_url(model, act)}?id={rows_by_model[model].pk}"
     for model in makers():
-        yield reverse(f"admin:mesh_{model}_maker")
+        yield url_of(model, "maker")
 
 
 def test_only_pages_of_the_console_are_registered() -> None:
@@ -101,7 +105,7 @@ def test_the_page_of_another_tenants_row_does_not_exist(admin: Client) -> None:
         if model in SHARED:
             continue
         assert admin.get(change_url(row)).status_code == 404, model
-        history = reverse(f"admin:mesh_{model}_history", args=[row.pk])
+        history = url_of(model, "history", row.pk)
         assert admin.get(history).status_code == 404, model
 
 
@@ -187,7 +191,7 @@ def test_an_operator_revokes_no_rights(tenant: Tenant, operator: Client, model: 
 
 @pytest.mark.parametrize("model", makers())
 def test_only_admins_make_rights_and_members(operator: Client, viewer: Client, model: str) -> None:
-    url = reverse(f"admin:mesh_{model}_maker")
+    url = url_of(model, "maker")
     for client in (viewer,) if model in OF_OPERATORS else (operator, viewer):
         assert client.get(url).status_code == 403
         assert client.post(url, {"name": "x"}).status_code == 403
@@ -210,7 +214,7 @@ def test_an_admin_of_one_tenant_makes_nothing_in_another(
         },
     }
     for model, given in foreign.items():
-        answer = as_(person).post(reverse(f"admin:mesh_{model}_maker"), given)
+        answer = as_(person).post(url_of(model, "maker"), given)
         assert answer.context["form"].errors, model
     assert not Grant.objects.filter(tenant=other).exists()
     assert not other.tokens.exists()
@@ -222,8 +226,8 @@ def test_no_row_is_added_changed_or_deleted_by_djangos_forms(tenant: Tenant, adm
         before = type(row).objects.filter(pk=row.pk).values().get()
         for url in (
             change_url(row),
-            reverse(f"admin:mesh_{model}_add"),
-            reverse(f"admin:mesh_{model}_delete", args=[row.pk]),
+            url_of(model, "add"),
+            url_of(model, "delete", row.pk),
         ):
             assert admin.post(url, {"post": "yes", "name": "changed"}).status_code == 403, url
         assert type(row).objects.filter(pk=row.pk).values().get() == before
@@ -258,7 +262,7 @@ def test_acts_need_the_forgery_token(tenant: Tenant, model: str, act: str) -> No
 def test_forms_that_make_something_need_the_forgery_token(tenant: Tenant, model: str) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(rows.person(tenant))
-    assert client.post(reverse(f"admin:mesh_{model}_maker"), {}).status_code == 403
+    assert client.post(url_of(model, "maker"), {}).status_code == 403
 
 
 def test_somebody_who_may_not_use_the_console_is_told_so(tenant: Tenant, as_: SignIn) -> None:

@@ -22,6 +22,7 @@ from mesh.models import (
     Worker,
 )
 from tests.admin import rows
+from tests.browser import demo_runs
 
 KINDS = ("documents.extract", "documents.ocr", "invoices.match", "images.thumbnail")
 ZONES = ("eu-1", "eu-2", "us-1")
@@ -71,6 +72,7 @@ def fill(tenant_name: str = "acme") -> Tenant:
     _pool(documents, [each for each in workers if each.application == documents][:9])
     _sweeps()
     rows.incident(billing, *workers[:5])
+    demo_runs.fill(tenant)
     return tenant
 
 

@@ -16,7 +16,8 @@ from pytest_django.live_server_helper import LiveServer
 
 from mesh.models import Grant, Incident, Pool, Worker, Workload
 from tests.admin import rows
-from tests.browser import demo
+from tests.browser import demo, demo_runs
+from workflows.models import Coordinator, Run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FOLDER = Path(os.environ.get("FENCEPOST_SCREENSHOTS", "screenshots"))
@@ -39,6 +40,8 @@ LISTS = [
     "sweeprun",
     "incident",
 ]
+
+RUN_LISTS = ["run", "definition", "runattempt", "coordinator", "attestation"]
 
 
 def take(page: Page, url: str, name: str) -> None:
@@ -68,6 +71,9 @@ def test_pictures_with_much_data(
     take(page, f"{base}/", "home")
     for each in LISTS:
         take(page, f"{base}/mesh/{each}/", f"list-{each}")
+    for each in RUN_LISTS:
+        take(page, f"{base}/workflows/{each}/", f"list-{each}")
+    take_runs(page, f"{base}/workflows")
     worker = Worker.objects.get(name="extract-01")
     draining = Worker.objects.get(name="edge-oslo-1")
     rich = Workload.objects.get(idempotency_key="order-2026-000417")
@@ -102,9 +108,33 @@ def test_pictures_with_much_data(
         take(page, f"{base}/mesh/{path}", f"page-{name}")
 
 
+def take_runs(page: Page, base: str) -> None:
+    """The page of each run that is not simply done, and of what belongs to runs."""
+    for run in Run.objects.exclude(status="COMPLETED"):
+        take(page, f"{base}/run/{run.pk}/change/", f"page-run-{run.run_id}")
+    done = Run.objects.filter(status="COMPLETED").latest("pk")
+    stuck, attempt, _ = demo_runs.stuck()
+    left = Run.objects.get(coordinator="external")
+    pages = {
+        "run-done": f"run/{done.pk}/change/",
+        "runattempt": f"runattempt/{attempt.pk}/change/",
+        "definition": f"definition/{stuck.definition_id}/change/",
+        "attestation": f"attestation/{left.attestations.get().pk}/change/",
+        "run-attest": f"run/act/attest/?id={left.pk}",
+        "run-cancel": f"run/act/cancel/?id={stuck.pk}&id={left.pk}&id={done.pk}",
+        "run-filtered": "run/?focus=person",
+    }
+    for row in Coordinator.objects.all():
+        pages[f"coordinator-{row.instance_id}"] = f"coordinator/{row.pk}/change/"
+    for name, path in pages.items():
+        take(page, f"{base}/{path}", f"page-{name}")
+
+
 def test_pictures_with_no_data(sign_in: Callable[[User], Page], live_server: LiveServer) -> None:
     page = sign_in(rows.person(rows.tenant("acme"), name="ann"))
     base = f"{live_server.url}/admin"
     take(page, f"{base}/", "empty-home")
     for each in ("worker", "workload", "grant", "sweeprun"):
         take(page, f"{base}/mesh/{each}/", f"empty-{each}")
+    for each in RUN_LISTS:
+        take(page, f"{base}/workflows/{each}/", f"empty-{each}")
