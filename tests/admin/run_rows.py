@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db.models import Model
 
-from mesh.models import LostPolicy, State, Tenant, Workload
+from mesh.models import AttemptStatus, LostPolicy, State, Tenant, Workload
 from tests.factories import World
 from tests.workflows import rows as flows
 from tests.workflows.rows import step
@@ -54,6 +54,12 @@ STEPS: Final = (
         retry={"max_attempts": 3},
     ),
 )
+# Work that a worker took, and what became of that.
+_TRIED: Final = {
+    State.RUNNING: AttemptStatus.RUNNING,
+    State.CANCELLATION_REQUESTED: AttemptStatus.RUNNING,
+    State.HELD: AttemptStatus.WORKER_LOST,
+}
 
 
 def world(of: Tenant) -> World:
@@ -91,9 +97,15 @@ def gone(at: datetime | None = None) -> dict[str, Any]:
 
 
 def attempt(of: Run, name: str = "check", *, number: int = 1, **work: Any) -> RunAttempt:
-    """An unsettled attempt; `work` says how its workload is."""
+    """An unsettled attempt; `work` says how its workload is, by default READY."""
     made = flows.make_attempt(world(of.tenant), of, name, number=number)
     if work:
+        state = work.get("state", State.READY)
+        work.setdefault("claimable", state == State.READY)
+        if state in _TRIED:
+            worker = rows.worker(rows.application(of.tenant))
+            rows.attempt(made.workload, worker, _TRIED[state])
+            work |= {"fencing_token": 1, "attempt_count": 1, "started_attempts": 1}
         Workload.objects.filter(pk=made.workload_id).update(**work)
         made.workload.refresh_from_db()
     return made
@@ -101,8 +113,7 @@ def attempt(of: Run, name: str = "check", *, number: int = 1, **work: Any) -> Ru
 
 def ambiguous(of: Run, name: str = "publish") -> RunAttempt:
     """An attempt of which nobody knows what it did."""
-    held: dict[str, Any] = {"state": State.HELD, "claimable": False, "lost_policy": LostPolicy.HOLD}
-    return attempt(of, name, attempt_count=1, started_attempts=1, **held)
+    return attempt(of, name, state=State.HELD, lost_policy=LostPolicy.HOLD)
 
 
 def settled(of: Run, name: str = "check", *, number: int = 1, **members: Any) -> RunAttempt:
@@ -180,8 +191,8 @@ def barred(of: Run, **members: Any) -> RecoveryBarrier:
     return RecoveryBarrier.objects.create(run=of, **said)
 
 
-def _block(reason: str, **members: Any) -> dict[str, Any]:
-    return {"since": rows.ago(minutes=7), "by": "human:ben", "reason": reason, **members}
+def _block(why: str, **members: Any) -> dict[str, Any]:
+    return {"since": rows.ago(minutes=7), "by": "human:ben", "reason": why, **members}
 
 
 def attestation(of: Run, by: str = "human:ann", **members: Any) -> Attestation:

@@ -16,7 +16,7 @@ from django.urls import reverse
 from mesh.admin import paging
 from mesh.models import AttemptStatus, GrantStatus, Lifecycle, Role, State, Tenant, Workload
 
-from . import rows
+from . import rows, run_rows
 from .conftest import one_of_each
 from .test_access import PAGES, change_url, list_url
 
@@ -51,6 +51,7 @@ def more_of_each(tenant: Tenant) -> None:
         rows.person(tenant, Role.VIEWER)
         rows.incident(application, worker)
         rows.tenant(tenant.name, f"application-{i}")
+        run_rows.one_of_each(tenant)
 
 
 def test_no_list_asks_more_for_more_rows(tenant: Tenant, admin: Client) -> None:

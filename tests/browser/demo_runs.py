@@ -30,7 +30,8 @@ def fill(tenant: Tenant) -> None:
     world = World(tenant=tenant)
     stored = steps.parse(flow.steps()).stored()
     definition = flows.make_definition(world, stored, definition_id=NAME, created_by="human:ann")
-    alive = run_rows.builtin(tenant, instance_id="builtin-node-3-4711-9f2c11aa")
+    lives = {"lease_ends_at": rows.ago(minutes=-30)}
+    alive = run_rows.builtin(tenant, instance_id="builtin-node-3-4711-9f2c11aa", **lives)
     gone = run_rows.builtin(tenant, instance_id="builtin-node-2-1203-77aa01bc", **run_rows.gone())
     lost = run_rows.service(tenant, instance_id="importer-7", **run_rows.gone())
     for i in range(14):
@@ -43,7 +44,7 @@ def fill(tenant: Tenant) -> None:
     _handed_over(tenant, definition, gone)
     left = _run(tenant, definition, lost, "import-2026-w14", minutes=21)
     run_rows.settled(left, "check")
-    run_rows.attempt(left, "count", state=State.RUNNING, claimable=False)
+    run_rows.attempt(left, "count", state=State.RUNNING)
     run_rows.attestation(left, required=2)
 
 
@@ -64,8 +65,6 @@ def _stuck(tenant: Tenant, definition: Definition, by: Coordinator) -> None:
         run_rows.settled(run, each)
     held = run_rows.ambiguous(run)
     run_rows.lease(held, "catalogue")
-    worker = rows.worker(rows.application(tenant))
-    rows.attempt(held.workload, worker, rows.AttemptStatus.WORKER_LOST)
     for i, name in enumerate(("authority_claimed", "attempt_admitted", "attempt_settled")):
         run_rows.event(run, 2 + i, name, step="check", instance_id=by.instance_id)
 
@@ -74,7 +73,7 @@ def _others(tenant: Tenant, definition: Definition, by: Coordinator) -> None:
     """One for each thing that a run may wait for."""
     going = _run(tenant, definition, by, "invoice-2026-000418", minutes=2)
     run_rows.settled(going, "check")
-    run_rows.attempt(going, "count", state=State.RUNNING, claimable=False)
+    run_rows.attempt(going, "count", state=State.RUNNING)
     run_rows.attempt(going, "summarize")
     waiting = _run(tenant, definition, by, "invoice-2026-000419", minutes=3)
     for each in _DONE[:3]:
@@ -84,7 +83,7 @@ def _others(tenant: Tenant, definition: Definition, by: Coordinator) -> None:
     paused = _run(tenant, definition, by, "invoice-2026-000420", minutes=30)
     run_rows.paused(paused)
     cancelling = _run(tenant, definition, by, "invoice-2026-000421", minutes=31)
-    run_rows.attempt(cancelling, state=State.CANCELLATION_REQUESTED, claimable=False)
+    run_rows.attempt(cancelling, state=State.CANCELLATION_REQUESTED)
     run_rows.cancelling(cancelling)
     never = _run(tenant, definition, by, "invoice-2026-000422", minutes=55)
     run_rows.failing(never)
@@ -104,9 +103,11 @@ def _handed_over(tenant: Tenant, definition: Definition, old: Coordinator) -> No
     """Its first coordinator died with work under way."""
     run = _run(tenant, definition, old, "invoice-2026-000425", minutes=12)
     run_rows.settled(run, "check", source=OutcomeSource.WORKER)
-    running = run_rows.attempt(run, "summarize", state=State.RUNNING, claimable=False)
+    running = run_rows.attempt(run, "summarize", state=State.RUNNING)
     run_rows.lease(running, "model:summaries")
-    new = run_rows.builtin(tenant, instance_id="builtin-node-4-0815-0b0b0b0b")
+    new = run_rows.builtin(
+        tenant, instance_id="builtin-node-4-0815-0b0b0b0b", lease_ends_at=rows.ago(minutes=-30)
+    )
     run_rows.handoff(run)
     run_rows.barred(run, by="system:coordinator")
     Run.objects.filter(pk=run.pk).update(instance_id=new.instance_id, generation=2)

@@ -15,7 +15,7 @@ _KINDS = (
     (reading.ambiguous, "ambiguous"),
     (reading.never_started, "never started"),
     (reading.barred, "recovering"),
-    (reading.left, "left by their service"),
+    (reading.left, "left"),
 )
 
 
@@ -26,10 +26,7 @@ def alarms(mine: list[int]) -> list[Alarm]:
     told = [f"{capped_text(count, _MANY)} {word}" for count, word in counts if count]
     if not told:
         return []
-    text = (
-        "Say what ambiguous steps did, put right what never starts, adopt what nobody drives. Those"
-        " that recover go on by themselves, unless something stays unexplained."
-    )
+    text = "Say what ambiguous steps did, put right what never starts, adopt what is left."
     title = f"Runs need a person: {', '.join(told)}"
     return [Alarm("warn", "account_tree", title, text, list_url(Run, focus="person"))]
 

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Left
-from django.utils.html import format_html
 
 from mesh.admin import display
 from mesh.admin.display import ABSENT, age, badge, page_of, state_badge, two_lines
@@ -71,7 +70,7 @@ def steps(found: Sequence[Activation], definition: Steps) -> Table:
     """What is to be done, in the order of the definition."""
     return Table(
         "Steps",
-        ["Step", "State", "Needs", "Tries", "Output", "Changed"],
+        ["Step", "State", "Needs", "Tries", "Output"],
         [_step(each, definition[each.step]) for each in found[:MAX_STEPS]],
         "It has none.",
         note=f"The first {MAX_STEPS} of {len(found)}." if len(found) > MAX_STEPS else "",
@@ -88,7 +87,6 @@ def _step(row: Any, step: Step) -> list[object]:
         display.chips(step.needs, empty="nothing"),
         two_lines(tries, withdrawn) if withdrawn else tries,
         display.clipped(row.shown),
-        age(row.updated_at),
     ]
 
 
@@ -97,18 +95,15 @@ def attempts(run: Run) -> Table:
     found = list(_attempts(run).order_by("-pk")[: _MAX_ATTEMPTS + 1])
     return Table(
         "Attempts",
-        ["Attempt", "Outcome", "Workload", "Admitted", "Settled", "Rests on", "Said"],
+        ["Attempt", "Outcome", "Workload", "Admitted", "Settled", "Why"],
         [
             [
                 page_of(each, f"{each.activation.step} no. {each.number}"),
                 outcome_badge(each),
-                format_html(
-                    "{} {}", state_badge(each.workload.state), page_of(each.workload, "open")
-                ),
+                page_of(each.workload, state_badge(each.workload.state)),
                 age(each.admitted_at),
                 age(each.settled_at, absent="not yet"),
-                two_lines(each.get_source_display(), each.settled_by) if each.source else ABSENT,
-                display.clipped(each.message),
+                display.clipped(each.message or each.get_source_display()),
             ]
             for each in found[:_MAX_ATTEMPTS]
         ],
@@ -120,20 +115,21 @@ def attempts(run: Run) -> Table:
 
 def standing(run: Run) -> Table:
     """The four blocks: since when, by whom, why, and what ends each."""
+    # Both name the kinds in the order in which an admission does.
     rows = blocks.of(run).rows()
     return Table(
         "Blocks",
-        ["Block", "", "Since", "By", "Why", "Then"],
+        ["Block", "Stands", "Since, by", "Why"],
         [
             [
-                _BLOCKS[kind][0],
-                badge("STANDING" if row else "OVER", "STANDS" if row else "NO"),
-                age(row.since) if row else ABSENT,
-                row.by if row else ABSENT,
-                display.wrapped(_why(row)) if row else ABSENT,
-                _BLOCKS[kind][1] if row and run.is_open else ABSENT,
+                called,
+                badge("STANDING" if row else "OVER", "YES" if row else "NO"),
+                two_lines(age(row.since), row.by) if row else ABSENT,
+                display.wrapped(two_lines(_why(row), then if run.is_open else ""))
+                if row
+                else ABSENT,
             ]
-            for kind, row in rows.items()
+            for (called, then), row in zip(_BLOCKS.values(), rows.values(), strict=True)
         ],
         "",
         note="While one stands nothing new starts." if run.is_open else "",
@@ -195,15 +191,14 @@ def handoffs(run: Run) -> Table:
     found = list(rows[: _MAX_HANDOFFS + 1])
     return Table(
         "Hand-overs",
-        ["Generation", "When", "Mode", "From", "To", "By", "Receipt"],
+        ["No.", "When, by", "Mode", "From", "To", "Receipt"],
         [
             [
                 each.generation,
-                age(each.at),
+                two_lines(age(each.at), each.by),
                 each.get_mode_display(),
-                two_lines(each.expected_instance_id, each.expected_artifact_id),
-                two_lines(each.replacement_instance_id, each.replacement_artifact_id),
-                each.by,
+                display.short(each.expected_instance_id, 24),
+                display.short(each.replacement_instance_id, 24),
                 display.folded(
                     {
                         "receipt_id": each.receipt.receipt_id,

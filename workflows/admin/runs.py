@@ -75,17 +75,19 @@ class RunAdmin(ConsoleAdmin):
 
     @column(description="Run")
     def show_id(self, run: Run) -> str:
-        return display.named(run.definition, run.run_id)
+        named = f"{run.definition.definition_id} v{run.definition.version}"
+        return display.named(named, run.run_id)
 
     @column(description="Status")
     def show_status(self, run: Any) -> str:
-        flags = [badge("AMBIGUOUS")] if run.ambiguous else []
-        return display.lines([run_badge(run), *(flags or _flags(run))])
+        flags = [badge("AMBIGUOUS")] if run.ambiguous else _flags(run)
+        return display.lines([run_badge(run), *flags])
 
     @column(description="Steps")
     def show_steps(self, run: Any) -> str:
         done = f"{run.steps_ended or 0} of {run.steps_total or 0}"
-        return two_lines(done, f"{run.active_attempts} under way") if run.is_open else done
+        active = run.active_attempts
+        return two_lines(done, f"{active} under way") if active else done
 
     @column(description="Authority")
     def show_owner(self, run: Any) -> str:
