@@ -13,6 +13,7 @@ from mesh import tenancy
 from mesh.models import AuditEntry, Role, State, Tenant
 from tests.workflows.checks import PEM
 from workflows import coordinator
+from workflows.authority import Authority
 from workflows.models import (
     Attestation,
     CancellationRequest,
@@ -148,7 +149,7 @@ def test_a_run_whose_owner_may_be_at_work_is_not_adopted(operator: Client, unsee
 def test_an_owner_that_was_never_registered_is_to_be_attested(
     admin: Client, tenant: Tenant
 ) -> None:
-    run = run_rows.run(tenant, owner=run_rows.Authority("importer:1", "unknown", 1, "token"))
+    run = run_rows.run(tenant, owner=Authority("importer:1", "unknown", 1, "token"))
     assert "attest it first" in buttons(admin, run)["adopt"]
     page = admin.get(f"{act_url('run', 'attest')}?id={run.pk}").content.decode()
     assert "It was never registered" in page
@@ -253,7 +254,7 @@ def test_a_second_person_confirms_where_the_tenant_asks_for_two(
     assert "refused: PERMISSION_DENIED" in said(do(admin, "confirm", row))[0]
     assert buttons(attester, row)["confirm"] == ""
     form = attester.get(f"{act_url('attestation', 'confirm')}?id={row.pk}").content.decode()
-    assert unseen.instance_id in form
+    assert str(unseen.instance_id) in form
     assert "1 done" in said(do(attester, "confirm", row, reason="I was there"))[0]
     row.refresh_from_db()
     assert row.completed_at
@@ -271,8 +272,7 @@ def test_an_operator_confirms_nothing(operator: Client, unseen: Run) -> None:
 
 def test_held_work_of_a_run_is_resolved_on_the_page_it_leads_to(operator: Client, run: Run) -> None:
     held = run_rows.ambiguous(run)
-    page = operator.get(change_url(run)).content.decode()
-    assert change_url(held.workload) in page
+    assert change_url(held.workload) in operator.get(change_url(run)).content.decode()
     given = {"id": held.workload_id, "reason": "it was sent", "resolution": "succeeded"}
     operator.post(act_url("workload", "resolve"), given)
     page = operator.get(change_url(run))

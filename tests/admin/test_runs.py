@@ -244,7 +244,7 @@ def test_a_definition_shows_its_steps_versions_and_runs(viewer: Client, tenant: 
     text = text_of(viewer, second)
     assert "3 steps; 1 of them waits for a person when lost." in text
     assert "write catalogue (application)" in text
-    assert "The run goes on" in text
+    assert "then the run goes on" in text
     assert change_url(first) in text
     assert change_url(run) in text
     assert "Nobody started one." in text_of(viewer, first)
@@ -301,7 +301,7 @@ def test_what_people_and_services_wrote_about_runs_is_shown_as_text(
 def test_each_kind_of_attention_has_its_filter(
     viewer: Client, tenant: Tenant, builtin: Coordinator
 ) -> None:
-    made = {
+    made: dict[str, Prepare] = {
         "ambiguous": run_rows.ambiguous,
         "never_started": run_rows.failing,
         "barred": run_rows.barred,
@@ -356,7 +356,7 @@ def test_runs_are_found_by_id_definition_kind_and_status(
 def test_nothing_of_another_tenants_runs_is_found_or_offered(viewer: Client) -> None:
     other = rows.tenant("other")
     run = run_rows.owned(other, run_rows.service(other))
-    for text in (run.run_id, run.instance_id):
+    for text in (run.run_id, str(run.instance_id)):
         for url, name in (("find", "q"), ("search", "s")):
             answer = viewer.get(reverse(f"admin:{url}"), {name: text, "extended": 1})
             assert "/change/" not in answer.content.decode()

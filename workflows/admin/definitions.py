@@ -12,7 +12,7 @@ from mesh.admin.display import age, list_of, page_of, two_lines
 from mesh.admin.pages import Fact, Facts, Page, Table
 from mesh.admin.search import term_of
 
-from ..models import Definition, Effect, OnFailure, Replay, Run
+from ..models import Definition, Effect, Replay, Run
 from ..steps import Step, Steps
 from .badges import run_badge
 
@@ -84,8 +84,8 @@ class DefinitionAdmin(ConsoleAdmin):
         """One version: its steps, the other versions, its latest runs."""
         steps = Steps.of(row)
         return Page(
-            title=row.definition_id,
-            public_id=f"version {row.version}",
+            title=str(row),
+            public_id=row.definition_id,
             sentence=_sentence(row, steps),
             main=[
                 _steps(steps),
@@ -122,16 +122,14 @@ def _steps(steps: Steps) -> Table:
     shown = list(steps.values())[:_MAX_STEPS]
     return Table(
         "Steps",
-        ["Step", "Needs", "Effect", "When lost", "Reserves", "Attempts", "When it fails"],
+        ["Step", "Needs", "Effect, when lost", "Reserves", "Attempts"],
         [
             [
                 two_lines(each.step, each.definition_id),
                 display.chips(each.needs, empty="nothing"),
-                Effect(each.effect).label,
-                _when_lost(each),
+                two_lines(Effect(each.effect).label, _when_lost(each)),
                 display.chips(_resources(each), empty="nothing"),
-                each.max_attempts,
-                OnFailure(each.on_failure).label,
+                two_lines(f"up to {each.max_attempts}", _when_it_fails(each)),
             ]
             for each in shown
         ],
@@ -144,6 +142,10 @@ def _when_lost(step: Step) -> str:
     if step.is_held_when_lost:
         return "waits for a person"
     return "is done again" if step.replay == Replay.NONE else "is done again (idempotent)"
+
+
+def _when_it_fails(step: Step) -> str:
+    return "then fails the run" if step.fails_the_run else "then the run goes on"
 
 
 def _resources(step: Step) -> list[str]:

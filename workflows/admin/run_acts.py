@@ -192,10 +192,11 @@ ACTS: Final = (
     ),
     Act(
         "attest",
-        "Attest a stop",
+        "Attest",
         "history_edu",
-        "For a run whose coordinator cannot be seen to have stopped. If it is still at work, two"
-        " may move the run, and a step may be done twice: make sure first. Then adopt the run.",
+        "States that the coordinator of the run has stopped although the server cannot see that."
+        " If it is still at work, two may move the run, and a step may be done twice: make sure"
+        " first. Then adopt the run.",
         _attest,
         _why_not_attest,
         right=access.can_attest,
