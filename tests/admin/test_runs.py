@@ -358,7 +358,7 @@ def test_nothing_of_another_tenants_runs_is_found_or_offered(viewer: Client) -> 
     run = run_rows.owned(other, run_rows.service(other))
     for text in (run.run_id, str(run.instance_id)):
         for url, name in (("find", "q"), ("search", "s")):
-            answer = viewer.get(reverse(f"admin:{url}"), {name: text, "extended": 1})
+            answer = viewer.get(reverse(f"admin:{url}"), {name: text, "extended": "1"})
             assert "/change/" not in answer.content.decode()
     text = viewer.get(list_url("run")).content.decode()
     assert run.definition.definition_id not in text
