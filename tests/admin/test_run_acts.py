@@ -12,7 +12,7 @@ from django.test import Client
 from mesh import tenancy
 from mesh.models import AuditEntry, Role, State, Tenant
 from tests.workflows.checks import PEM
-from workflows import coordinator
+from workflows import instances
 from workflows.authority import Authority
 from workflows.models import (
     Attestation,
@@ -339,4 +339,4 @@ def test_showing_a_form_registers_no_coordinator(admin: Client, tenant: Tenant) 
     for act in ("adopt", "attest"):
         assert admin.get(f"{act_url('run', act)}?id={run.pk}").status_code == 200
     assert not Coordinator.objects.filter(token__isnull=True).exists()
-    assert coordinator.own_instance() is None
+    assert instances.own_instance() is None
