@@ -300,6 +300,11 @@ def _submit(ask: _Ask) -> Workload:
         raise DomainError(
             "ADMISSION_INVALID", str(error), cause="input_unresolved", step=step.step
         ) from error
+    except inputs.TooLong as error:
+        # As `intake.submit` says it, which need not be shown the whole of it.
+        raise DomainError(
+            "WORKLOAD_INVALID", "Out of bounds: input.", fields=["input"], step=step.step
+        ) from error
     submission = Submission(
         application=run.application.name,
         environment=run.environment,

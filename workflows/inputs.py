@@ -4,13 +4,17 @@
 run's input, another name for what it finds in the output of that step; without a pointer it is the
 whole of it. `run` always means the run, whatever a step is called. What was found is taken as it
 is: references in it are plain values, so nobody who sends an input can reach for other outputs.
-Pure.
+A long value may be referred to often: what is put in is counted before it is, so that an input
+never grows beyond what work may have. Pure.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from mesh.canonical import size
+from mesh.workloads import MAX_INPUT
 
 RUN: Final = "run"
 _FROM: Final = "$from"
@@ -36,6 +40,10 @@ class Unresolved(Exception):  # noqa: N818  # callers turn it into a control fai
         self.pointer = reference.pointer
 
 
+class TooLong(Exception):  # noqa: N818  # callers refuse it as they refuse long input
+    """What is referred to makes the input longer than it may be."""
+
+
 def references(value: Any) -> Iterator[Reference]:
     """All references in a step's input; ValueError where one is not made as it must be."""
     if _is_reference(value):
@@ -48,20 +56,42 @@ def references(value: Any) -> Iterator[Reference]:
             yield from references(each)
 
 
-def resolve(step_input: Any, run_input: Any, outputs: Mapping[str, Any]) -> Any:
+def resolve(
+    step_input: Any, run_input: Any, outputs: Mapping[str, Any], *, at_most: int = MAX_INPUT
+) -> Any:
     """The step's input with each reference replaced by what it finds.
 
     `outputs` are those of the steps that ended; one that did not succeed has the output null.
     Raises `Unresolved` for the first reference that finds nothing: a member or place that is not
-    there (`-` never is), or a step that has not ended.
+    there (`-` never is), or a step that has not ended; and `TooLong` once what was found is more
+    than `at_most` bytes of JSON.
     """
-    if _is_reference(step_input):
-        return _find(_reference(step_input), run_input, outputs)
-    if isinstance(step_input, Mapping):
-        return {name: resolve(each, run_input, outputs) for name, each in step_input.items()}
-    if isinstance(step_input, (list, tuple)):
-        return [resolve(each, run_input, outputs) for each in step_input]
-    return step_input
+    return _Sources(run_input, outputs, at_most).put_into(step_input)
+
+
+@dataclass(slots=True)
+class _Sources:
+    """Where values are found, and how many bytes of them may still be put in."""
+
+    run_input: Any
+    outputs: Mapping[str, Any]
+    room: int
+
+    def put_into(self, value: Any) -> Any:
+        if _is_reference(value):
+            return self._take(_reference(value))
+        if isinstance(value, Mapping):
+            return {name: self.put_into(each) for name, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.put_into(each) for each in value]
+        return value
+
+    def _take(self, reference: Reference) -> Any:
+        found = _find(reference, self.run_input, self.outputs)
+        self.room -= size(found)
+        if self.room < 0:
+            raise TooLong
+        return found
 
 
 def _is_reference(value: Any) -> bool:

@@ -162,8 +162,8 @@ def is_quiescent(run: Run) -> bool:
 def step_input(run: Run, step: Step) -> Any:
     """The input of a step that is due, with what it refers to put in.
 
-    Raises `inputs.Unresolved` for what is not there. A step that ended without an output (failed,
-    and the run goes on) has the output null.
+    Raises `inputs.Unresolved` for what is not there, and `inputs.TooLong`. A step that ended
+    without an output (failed, and the run goes on) has the output null.
     """
     sources = {each.source for each in inputs.references(step.input)}
     ended = run.activations.filter(step__in=sources, state__in=ENDED_STEPS)

@@ -250,6 +250,15 @@ def test_an_input_that_cannot_be_found_stops_the_run(
     assert run.status == RunStatus.FAILED
 
 
+def test_an_input_that_would_grow_too_long_stops_the_run(world: World, instance: Instance) -> None:
+    long = rows.step("one", input=[{"$from": "run"}] * 3)
+    run = rows.make_run(world, [long], input="x" * 500_000)
+    assert drive(run) == {"claimed": 1, "failed": 1}
+    failure = ControlFailure.objects.get(run=run)
+    assert (failure.code, failure.step) == ("WORKLOAD_INVALID", "one")
+    assert drive(run) == {"ended": 1}
+
+
 def test_an_admission_that_can_never_succeed_is_not_tried_for_ever(
     world: World, instance: Instance
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from workflows import inputs
-from workflows.inputs import Reference, Unresolved
+from workflows.inputs import Reference, TooLong, Unresolved
 
 # The document and the pointers of RFC 6901, section 5.
 DOCUMENT = {
@@ -97,6 +97,19 @@ def test_nothing_is_found_within_an_output_that_is_null() -> None:
     assert inputs.resolve(at("", "one"), {}, {"one": None}) is None
     with pytest.raises(Unresolved):
         inputs.resolve(at("/a", "one"), {}, {"one": None})
+
+
+def test_a_long_value_is_not_put_in_more_often_than_there_is_room() -> None:
+    said, sent = [at("/a"), {"b": at("/a", "one")}], {"a": "123"}
+    outputs = {"one": {"a": "456"}}
+    assert inputs.resolve(said, sent, outputs, at_most=10) == ["123", {"b": "456"}]
+    with pytest.raises(TooLong):
+        inputs.resolve(said, sent, outputs, at_most=9)
+
+
+def test_an_input_of_many_references_to_a_long_value_is_never_made() -> None:
+    with pytest.raises(TooLong):
+        inputs.resolve([at("/a")] * 50_000, {"a": "x" * 600_000}, {})
 
 
 def test_references_in_what_was_found_are_plain_values() -> None:
