@@ -51,6 +51,9 @@ from .models import (
     RunAttempt,
     StepState,
 )
+from .models.runs import RunQuerySet
+from .resources import Busy
+from .steps import Steps
 
 logger = structlog.get_logger(__name__)
 WHAT: Final = "coordinator"
@@ -127,7 +130,7 @@ def drive(run_pk: int) -> Driven:
     """Bring a run as far as it goes now. A repeat goes on from where it stands; nothing happens to
     a run that ended, that another coordinator is to drive, or whose owner is alive elsewhere."""
     driven = Driven()
-    run = Run.objects.select_related("tenant").filter(pk=run_pk).first()
+    run = _rows().filter(pk=run_pk).first()
     if run is None or not run.is_open or run.coordinator != CoordinatorKind.BUILTIN:
         return driven
     driven.run_id = run.run_id
@@ -138,6 +141,12 @@ def drive(run_pk: int) -> Driven:
         if not drive.end():
             drive.admit()
     return driven
+
+
+def _rows() -> RunQuerySet:
+    """Runs as a drive needs them: without what may be long."""
+    rows = Run.objects.select_related("tenant", "definition")
+    return rows.defer("input", "definition__steps")
 
 
 class _Drive:
@@ -172,7 +181,7 @@ class _Drive:
             return False
         self.driven.count(what)
         self.authority = mine
-        self.run.refresh_from_db()
+        self._look_again()
         return True
 
     def _claim(self, mine: Authority) -> None:
@@ -200,6 +209,9 @@ class _Drive:
         )
         is_barred = blocks.standing(self.run.pk).recovery is not None
         return left.exists() and not is_barred and runs.is_quiescent(self.run)
+
+    def _look_again(self) -> None:
+        self.run = _rows().get(pk=self.run.pk)
 
     def settle(self) -> None:
         """Settle what ended; withdraw what a block keeps from starting; ask the rest to stop."""
@@ -245,7 +257,7 @@ class _Drive:
     def finish_recovery(self) -> None:
         if blocks.standing(self.run.pk).recovery is None:
             return
-        self.run.refresh_from_db()
+        self._look_again()
         if runs.is_quiescent(self.run):
             with _unless_refused("WORK_OUTSTANDING"):
                 recovery.finish(
@@ -255,7 +267,7 @@ class _Drive:
 
     def end(self) -> bool:
         """End the run if it is done; whether it is ended."""
-        self.run.refresh_from_db()
+        self._look_again()
         if not self.run.is_open:
             return True
         if not self._is_to_end() or not runs.is_quiescent(self.run):
@@ -280,12 +292,16 @@ class _Drive:
         if blocks.standing(self.run.pk).any:
             return
         due = self.run.activations.filter(state=StepState.READY).order_by("position")
+        steps, busy = Steps.of(self.run.definition), Busy()
         for step, last in list(due.values_list("step", "last_number")):
+            if busy.keeps_out(steps[step]):
+                continue
             try:
                 admitted = self._admit(step, last + 1)
                 self.driven.count("admitted", int(admitted.created))
             except DomainError as refusal:
                 if refusal.code in _OF_THIS_STEP:
+                    busy.learn(refusal)
                     continue
                 if refusal.code not in _PASSING:
                     self._give_up(step, refusal)

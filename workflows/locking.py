@@ -20,7 +20,7 @@ _TRIES: Final = 3
 
 
 def lock_run(caller: Caller, run_id: str) -> Run:
-    """Lock the caller's run of that id; RUN_NOT_FOUND. Its input is not read."""
+    """Lock the caller's run of that id; RUN_NOT_FOUND. Its input is not read, nor its steps."""
     run = _locked().filter(tenant_id=caller.tenant_id, run_id=run_id).first()
     if run is None:
         raise not_found()
@@ -67,5 +67,5 @@ def _locked() -> RunQuerySet:
     return (
         Run.objects.select_for_update(of=("self",), no_key=True)
         .select_related("definition", "application", "tenant")
-        .defer("input")
+        .defer("input", "definition__steps")
     )

@@ -14,7 +14,7 @@ keys of scope `application` (`locking.lock_resources`) before it asks what confl
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from . import runs
 from .locking import lock_runs
 from .models import Access, LeaseScope, RefusedWriter, Run, RunAttempt
 from .names import require_name
-from .steps import MAX_RESOURCES, Resource, normalized
+from .steps import MAX_RESOURCES, Resource, Step, normalized
 
 WAITS: Final = timedelta(seconds=60)
 _CONFLICTS: Final = Path(__file__).with_name("conflicts.sql").read_text()
@@ -64,6 +64,32 @@ class Conflict:
             "dispatch_identity": self.dispatch_identity,
             "waiting": self.is_waiting,
         }
+
+
+@dataclass(slots=True)
+class Busy:
+    """What was found busy while the steps of a run were gone through once.
+
+    A further step that wants the same would be refused for the same reason, so it is not asked
+    for: of a thousand that wait for one resource the first keeps their place. A step that writes
+    may have asked before the writer that others wait behind, so it asks for itself.
+    """
+
+    held: set[Resource] = field(default_factory=set)
+    awaited: set[Resource] = field(default_factory=set)
+
+    def learn(self, refusal: DomainError) -> None:
+        """Remember a RESOURCE_BUSY; others say nothing about resources."""
+        facts = refusal.facts
+        if refusal.code == "RESOURCE_BUSY":
+            found = self.awaited if facts["holder"]["waiting"] else self.held
+            found.add(Resource(facts["resource"], facts["access"], facts["scope"]))
+
+    def keeps_out(self, step: Step) -> bool:
+        if not self.held.isdisjoint(step.resources):
+            return True
+        writes = any(each.access == Access.WRITE for each in step.resources)
+        return not writes and not self.awaited.isdisjoint(step.resources)
 
 
 def normalize(asked: Iterable[Resource]) -> tuple[Resource, ...]:

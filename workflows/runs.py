@@ -277,7 +277,7 @@ def _definition(
 
 def _known(caller: Caller, run_id: str) -> Run | None:
     runs = Run.objects.visible_to(caller).select_related("definition", "application", "tenant")
-    return runs.filter(run_id=run_id).first()
+    return runs.defer("definition__steps").filter(run_id=run_id).first()
 
 
 def _insert(caller: Caller, asked: _Asked, at: datetime) -> tuple[Run, bool]:

@@ -1,11 +1,13 @@
 """Steps of a definition: what is to be done, in what order, on what resources. Pure.
 
 A definition is judged once, by `parse`, when it is stored. Stored is each step with all defaults
-written out, so that what is executed stands there and nowhere else; `Steps.of` reads it back.
+written out, so that what is executed stands there and nowhere else; `Steps.of` reads it back. It
+never changes, so a process reads it once: each act on a run of a thousand steps needs them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ MAX_STEPS: Final = 1_000
 MAX_BYTES: Final = 1024 * 1024
 # Per step.
 MAX_RESOURCES: Final = 1_000
+# Definitions whose steps a process keeps at hand.
+_KEPT: Final = 64
 _SHOWN: Final = 64
 
 
@@ -94,8 +98,13 @@ class Steps(Mapping[str, Step]):
 
     @classmethod
     def of(cls, definition: Definition) -> "Steps":
-        """As they are stored: sound and with all defaults."""
-        return cls([_read(place, each) for place, each in enumerate(definition.steps)])
+        """As they are stored: sound and with all defaults. Everybody gets the same ones."""
+        return _kept(_Stored(definition.checksum, definition))
+
+    @classmethod
+    def read(cls, stored: Sequence[Mapping[str, Any]]) -> "Steps":
+        """What `stored` gave, read back."""
+        return cls([_read(place, each) for place, each in enumerate(stored)])
 
     def __getitem__(self, name: str) -> Step:
         return self._steps[name]
@@ -118,6 +127,19 @@ class Steps(Mapping[str, Step]):
     def stored(self) -> list[dict[str, Any]]:
         """As a definition keeps them, in their order."""
         return [each.stored() for each in self._steps.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A stored definition. Its checksum is that of its steps, which are often not loaded yet."""
+
+    checksum: str
+    definition: Definition = field(compare=False)
+
+
+@lru_cache(_KEPT)
+def _kept(stored: _Stored) -> Steps:
+    return Steps.read(stored.definition.steps)
 
 
 def parse(raw: Sequence[Mapping[str, Any]]) -> Steps:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from mesh import clock, resolutions, workloads
 from mesh.canonical import secret_hash
 from mesh.giving import Claim
 from mesh.models import State, Workload
-from tests.factories import Member, World
-from workflows import blocks, cancellation, coordinators, steering
+from tests.factories import Member, World, name
+from workflows import admission, blocks, cancellation, coordinators, steering
 from workflows.instances import Instance
 from workflows.models import (
     ControlFailure,
@@ -277,6 +279,59 @@ def test_a_step_that_is_kept_out_by_a_resource_does_not_stop_the_next(
     drive(first)
     assert drive(second) == {"claimed": 1, "admitted": 1}
     assert states(second) == {"one": StepState.READY, "two": StepState.ACTIVE}
+
+
+SHELF = {"resource": "shelf", "access": "write", "scope": "application"}
+BENCH = {**SHELF, "resource": "bench"}
+
+
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The steps that are asked for from now on, in their order."""
+    steps: list[str] = []
+    admit = admission.admit
+
+    def listening(**said: Any) -> admission.Admitted:
+        steps.append(said["step"])
+        return admit(**said)
+
+    monkeypatch.setattr(admission, "admit", listening)
+    return steps
+
+
+def test_of_steps_that_wait_for_one_resource_only_the_first_is_asked_for(
+    world: World, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive(rows.make_run(world, [rows.step("one", resources=[SHELF, BENCH])]))
+    many = [rows.step(f"s{n}", resources=[SHELF]) for n in range(4)]
+    run = rows.make_run(world, [*many, rows.step("other", resources=[BENCH]), rows.step("free")])
+    steps = asked(monkeypatch)
+    assert drive(run) == {"claimed": 1, "admitted": 1}
+    assert steps == ["s0", "other", "free"]
+
+
+def test_behind_a_writer_that_waits_one_reader_is_asked_for_and_every_writer(
+    world: World, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = {**SHELF, "access": "read"}
+    drive(rows.make_run(world, [rows.step("one", resources=[reads])]))
+    drive(rows.make_run(world, [rows.step("one", resources=[SHELF])]))
+    readers = [rows.step(f"s{n}", resources=[reads]) for n in range(4)]
+    run = rows.make_run(world, [*readers, rows.step("writes", resources=[reads, BENCH])])
+    steps = asked(monkeypatch)
+    drive(run)
+    assert steps == ["s0", "writes"]
+
+
+def test_the_steps_of_a_definition_that_are_known_are_not_read_again(
+    world: World, instance: Instance
+) -> None:
+    steps = [rows.step("one", definition_id=name("kind")), rows.step("two", needs=["one"])]
+    run = rows.make_run(world, steps)
+    with CaptureQueriesContext(connection) as done:
+        drive(run)
+    loaded = [each["sql"] for each in done if '"steps"' in each["sql"]]
+    # Whoever made the run has read them.
+    assert loaded == []
 
 
 def test_a_step_that_never_starts_waits_for_a_person_who_clears_it(

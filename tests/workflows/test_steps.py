@@ -32,7 +32,7 @@ def refused(*drafts: Any) -> DomainError:
 
 
 def read_back(parsed: Steps) -> Steps:
-    return Steps.of(Definition(steps=json.loads(json.dumps(parsed.stored()))))
+    return Steps.read(json.loads(json.dumps(parsed.stored())))
 
 
 # defaults

@@ -19,9 +19,10 @@ def definitions(caller: Caller) -> "QuerySet[Definition]":
 
 
 def runs(caller: Caller) -> "QuerySet[Run]":
-    """The runs that the caller may list, without their inputs."""
+    """The runs that the caller may list, without their inputs and steps."""
     caller.require(Role.VIEWER)
-    return Run.objects.select_related("application", "definition").defer("input").visible_to(caller)
+    rows = Run.objects.select_related("application", "definition")
+    return rows.defer("input", "definition__steps").visible_to(caller)
 
 
 def activations(run: Run) -> list[Activation]:
