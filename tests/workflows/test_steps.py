@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from mesh.errors import DomainError
 from mesh.submissions import RETRY_DEFAULTS, TIMEOUT_DEFAULTS
 from workflows import steps
-from workflows.models import Definition
 from workflows.steps import Resource, Steps
 
 Draft = Mapping[str, Any]
