@@ -7,6 +7,7 @@ secret: stored hashed, compared in constant time, in no answer, log or history.
 
 import hmac
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
@@ -20,7 +21,7 @@ from mesh.tenancy import Caller
 
 from . import blocks, history
 from .locking import lock_run
-from .models import Run
+from .models import Handoff, Run, RunEvent
 from .names import is_name, no_name, require_id, require_name
 
 
@@ -110,6 +111,22 @@ def install(run: Run, authority: Authority) -> None:
     run.instance_id = authority.instance_id
     run.generation = authority.generation
     run.token_hash = secret_hash(authority.fencing_token or "")
+
+
+def owned_since(run_pk: int, generation: int) -> datetime | None:
+    """When the authority of that generation got the run; None where there never was one.
+
+    The first one claimed it, or the run was started with it.
+    """
+    if generation > 1:
+        made = Handoff.objects.filter(run_id=run_pk, generation=generation)
+        return made.values_list("at", flat=True).first()
+    claimed = RunEvent.objects.filter(run_id=run_pk, event="run.authority_claimed")
+    run = Run.objects.filter(pk=run_pk)
+    return (
+        claimed.values_list("at", flat=True).first()
+        or run.values_list("created_at", flat=True).first()
+    )
 
 
 COLUMNS = ("target_artifact_id", "instance_id", "generation", "token_hash")

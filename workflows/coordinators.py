@@ -3,7 +3,8 @@
 Guarantees: a coordinator belongs to one tenant and to the API token that registered it; only that
 token heartbeats or relinquishes. It is alive until its lease ends, by database time, or until it
 relinquished; what ended never revives: a new instance id is needed. So "it stopped" stays true
-once it was.
+once it was. It says something about the owner of a run only where it was known before it became
+that (`speaks_for`).
 
 The server's own coordinators belong to no token and are in all tenants under one instance id; they
 are moved by the functions with `builtin` in their names, each one statement.
@@ -22,6 +23,7 @@ from mesh.errors import DomainError
 from mesh.models import Role, Tenant
 from mesh.tenancy import Caller
 
+from .authority import Authority, owned_since
 from .locking import lock_coordinator
 from .models import Coordinator
 from .names import require_id, require_name
@@ -145,6 +147,18 @@ def known(tenant_pk: int, instance_ids: tuple[str, ...]) -> dict[str, Coordinato
     """Those of these instances that are registered in the tenant, by id; one statement."""
     rows = Coordinator.objects.filter(tenant_id=tenant_pk, instance_id__in=instance_ids)
     return {row.instance_id: row for row in rows}
+
+
+def speaks_for(row: Coordinator, run_pk: int, owner: Authority) -> bool:
+    """Whether what becomes of this instance says what became of that owner of a run.
+
+    Not where a token made it known only after the run was that owner's: whoever did that need not
+    be the owner, and could let the instance end while the owner is at work.
+    """
+    if row.is_builtin:
+        return True
+    since = owned_since(run_pk, owner.generation)
+    return since is not None and row.registered_at <= since
 
 
 def has_stopped(row: Coordinator, at: datetime, *, grace: timedelta) -> bool:

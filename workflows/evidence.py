@@ -89,7 +89,8 @@ class Local:
 class CoordinatorEvidence(Local):
     """The old coordinator relinquished, or its lease ended and a grace passed; and the new lives.
 
-    An old instance that was never registered is not known.
+    An old instance that was never registered is not known, nor one that was only registered after
+    the run was its owner's (`coordinators.speaks_for`).
     """
 
     name: ClassVar[str] = "coordinator"
@@ -104,6 +105,8 @@ class CoordinatorEvidence(Local):
         if old is None or new is None or not new.is_alive(at):
             return Finding(Verdict.UNKNOWN, at)
         if not coordinators.has_stopped(old, at, grace=grace):
+            return Finding(Verdict.UNKNOWN, at)
+        if not coordinators.speaks_for(old, question.run_pk, step.expected):
             return Finding(Verdict.UNKNOWN, at)
         ended = old.relinquished_at
         saw = {

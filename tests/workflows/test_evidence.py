@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,12 +14,15 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from pytest_django import Settings
 
+from mesh import tenancy
 from mesh.models import Role
+from mesh.tenancy import Caller
 from tests.factories import World
 from tests.mesh.checks import MICRO, Clock, ms, raises
-from workflows import attestations, evidence
+from workflows import attestations, coordinators, evidence, handoffs
+from workflows import authority as authorities
 from workflows.evidence import Finding
-from workflows.models import HandoffMode, Run, Verdict
+from workflows.models import Coordinator, HandoffMode, Run, Verdict
 from workflows.transitions import Transition
 
 from . import resolvers, rows
@@ -119,6 +122,62 @@ def test_what_the_coordinator_resolver_does_not_know_is_unknown(
             rows.make_coordinator(world, "new", **new)
         with raises("EVIDENCE_UNKNOWN"):
             evidence.resolve(run, step)
+
+
+def register(service: Caller, lease: int = 1_000) -> None:
+    coordinators.register(
+        caller=service, instance_id="old", artifact="coordinator:1.0", lease_ms=lease
+    )
+
+
+def test_an_instance_that_was_registered_after_it_got_the_run_says_nothing_of_its_owner(
+    world: World, run: Run, step: Transition, clock: Clock
+) -> None:
+    clock.pass_(MICRO)
+    register(tenancy.authenticate(world.token()))
+    clock.pass_(ms(60_000))
+    rows.make_coordinator(world, "new")
+    with raises("EVIDENCE_UNKNOWN"):
+        evidence.resolve(run, step)
+
+
+@pytest.mark.parametrize("lead", [ms(0), ms(500)])
+def test_an_instance_that_was_registered_before_it_claimed_the_run_speaks_for_it(
+    world: World, step: Transition, clock: Clock, lead: timedelta
+) -> None:
+    run = rows.make_run(world)
+    clock.pass_(ms(60_000))
+    service = tenancy.authenticate(world.token())
+    register(service)
+    clock.pass_(lead)
+    authorities.claim(caller=service, run_id=run.run_id, authority=rows.authority("old"))
+    clock.pass_(ms(60_000))
+    rows.make_coordinator(world, "new")
+    assert evidence.resolve(run, step).resolver == "coordinator"
+
+
+def test_who_got_the_run_by_a_hand_over_had_to_be_registered_by_then(
+    world: World, clock: Clock, settings: Settings
+) -> None:
+    first, old = rows.authority("first"), rows.authority("old", 2)
+    run = rows.make_run(world, owner=first)
+    attest(world, run, Transition(HandoffMode.RECOVERY, first, old))
+    done = handoffs.hand_over(
+        caller=world.operator,
+        run_id=run.run_id,
+        mode=HandoffMode.RECOVERY,
+        expected=first,
+        replacement=old,
+    )
+    step = Transition(HandoffMode.RECOVERY, old, rows.authority("new", 3))
+    clock.pass_(MICRO)
+    register(tenancy.authenticate(world.token()))
+    clock.pass_(ms(60_000))
+    rows.make_coordinator(world, "new")
+    with raises("EVIDENCE_UNKNOWN"):
+        evidence.resolve(run, step)
+    Coordinator.objects.filter(instance_id="old").update(registered_at=done.handoff.at)
+    assert evidence.resolve(run, step).resolver == "coordinator"
 
 
 # --- Attestations --------------------------------------------------------------------------------
