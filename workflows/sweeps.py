@@ -62,7 +62,8 @@ def take_over_dead_coordinators(report: SweepReport, last: datetime | None) -> N
         tenant_id=OuterRef("tenant_id"),
         instance_id=OuterRef("instance_id"),
     )
-    _drive(report, Run.objects.open().builtin().filter(Exists(gone)))
+    owned = Run.objects.open().builtin().filter(not_pushed_back(clock.now()))
+    _drive(report, owned.filter(Exists(gone)))
 
 
 def finish_cancellations(report: SweepReport, last: datetime | None) -> None:

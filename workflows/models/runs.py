@@ -38,7 +38,8 @@ class Run(models.Model):
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="runs", db_index=False)
     application = models.ForeignKey(Application, models.PROTECT, related_name="runs")
-    run_id = models.CharField(max_length=200)
+    # In the C collation one index serves both the lookup and the search by prefix.
+    run_id = models.CharField(max_length=200, db_collation="C")
     definition = models.ForeignKey(Definition, models.PROTECT, related_name="runs")
     environment = models.CharField(max_length=200)
     input = ExactJSONField(null=True)
@@ -111,6 +112,8 @@ class Run(models.Model):
                 condition=Q(status=RunStatus.OPEN),
                 name="open_runs_by_coordinator",
             ),
+            # The order in which sweeps page; most runs of an old system have ended.
+            models.Index(fields=["id"], condition=Q(status=RunStatus.OPEN), name="open_runs"),
             models.Index(
                 fields=["deadline"],
                 condition=Q(status=RunStatus.OPEN, deadline__isnull=False),
@@ -119,6 +122,10 @@ class Run(models.Model):
             models.Index(
                 fields=["tenant", "status", "-created_at", "-id"],
                 name="runs_by_status",
+            ),
+            models.Index(
+                fields=["tenant", "coordinator", "-created_at", "-id"],
+                name="runs_by_coordinator",
             ),
             models.Index(
                 fields=["ended_at", "id"],
