@@ -229,7 +229,8 @@ class _Drive:
 
     def _unsettled(self) -> Iterable[RunAttempt]:
         found = RunAttempt.objects.unsettled().filter(run=self.run)
-        return found.select_related("workload").order_by("pk")
+        # Of work only what moves: inputs may be long, and every wake-up comes by here.
+        return found.select_related("workload").defer("workload__input").order_by("pk")
 
     def _settle(self, attempt: RunAttempt, outcome: settlement.Outcome) -> None:
         # It moved meanwhile: the next drive sees how it stands.
@@ -348,10 +349,14 @@ def _unless_refused(*codes: str) -> Iterator[None]:
 
 
 def is_gone(run: Run) -> bool:
-    """Whether the run's owner relinquished, or its lease and the grace after it are over."""
-    owner = run.instance_id or ""
-    row = coordinators.known(run.tenant_id, (owner,)).get(owner)
-    return row is not None and coordinators.has_stopped(row, clock.now(), grace=grace())
+    """Whether the run's owner is known to have relinquished, or to be past its lease and grace."""
+    owner = Authority.of(run)
+    if owner is None:
+        return False
+    row = coordinators.known(run.tenant_id, (owner.instance_id,)).get(owner.instance_id)
+    if row is None or not coordinators.has_stopped(row, clock.now(), grace=grace()):
+        return False
+    return coordinators.speaks_for(row, run.pk, owner)
 
 
 def grace() -> timedelta:

@@ -33,7 +33,9 @@ def activations(run: Run) -> list[Activation]:
 def attempts(run: Run) -> list[RunAttempt]:
     """The latest attempts, the latest first."""
     rows = RunAttempt.objects.filter(run=run).select_related("activation", "workload")
-    return list(rows.defer("workload__input").order_by("-id")[:MAX_ATTEMPTS])
+    # An output may be a mebibyte; that of the step is among the activations.
+    rows = rows.defer("workload__input", "activation__output")
+    return list(rows.order_by("-id")[:MAX_ATTEMPTS])
 
 
 def attempt(pk: int) -> RunAttempt:
