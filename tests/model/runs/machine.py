@@ -87,6 +87,7 @@ class RunMachine(AuthorityRules):
         deadline=st.sampled_from([None, None, 90_000]),
         people=st.integers(1, 2),
         is_owned=st.booleans(),
+        is_known=st.booleans(),
         begun=st.integers(0, 4),
     )
     def set_out(
@@ -97,6 +98,7 @@ class RunMachine(AuthorityRules):
         deadline: int | None,
         people: int,
         is_owned: bool,
+        is_known: bool,
         begun: int,
     ) -> None:
         tenancy.create_tenant(
@@ -104,6 +106,9 @@ class RunMachine(AuthorityRules):
         )
         self.model.people = people
         first, second = both_flows
+        if is_known:
+            # Only one that is known before it gets a run is evidence about it.
+            self._register("ant", 600_000)
         bee = Owner("coordinator:1.0", "bee", 1, "bee 1") if is_owned else None
         self.begin(first, Owner("coordinator:1.0", "ant", 1, "ant 1"), concurrency, 100, None)
         self.begin(second, bee, concurrency, executions, deadline)

@@ -48,6 +48,7 @@ class Moving(Working):
         if run.owner is None:
             self.require_open(run)
             run.owner = shown
+            run.since[1] = self.now
         self.require_current(run, shown)
 
     # --- coordinators
@@ -58,7 +59,7 @@ class Moving(Working):
 
     def register(self, instance: str, lease_ms: int) -> None:
         if instance not in self.coordinators:
-            self.coordinators[instance] = Coordinator(lease_ms, self.now + lease_ms)
+            self.coordinators[instance] = Coordinator(self.now, lease_ms, self.now + lease_ms)
         elif not self.is_alive(instance):
             raise Refusal("COORDINATOR_ENDED")
 
@@ -120,16 +121,19 @@ class Moving(Working):
         others = [each for each in complete if each.step != step]
         if any(not self._is_too_old(each) for each in others):
             raise Refusal("EVIDENCE_MISMATCH")
-        if self._has_stopped(before) and self.is_alive(after[1]):
+        if self._has_stopped(run, before) and self.is_alive(after[1]):
             return
         if not same:
             raise Refusal("EVIDENCE_UNKNOWN")
         if all(self._is_too_old(each) for each in same):
             raise Refusal("EVIDENCE_EXPIRED")
 
-    def _has_stopped(self, owner: Public) -> bool:
-        row = self.coordinators.get(owner[1])
-        return row is not None and (row.has_relinquished or row.ends_at + GRACE_MS <= self.now)
+    def _has_stopped(self, run: Run, owner: Public) -> bool:
+        """One that was registered when it had the run already says nothing about its owner."""
+        row, since = self.coordinators.get(owner[1]), run.since.get(owner[2])
+        if row is None or since is None or row.registered_at > since:
+            return False
+        return row.has_relinquished or row.ends_at + GRACE_MS <= self.now
 
     # --- handoffs
 
@@ -157,6 +161,7 @@ class Moving(Working):
             self.block(run, "barrier", after.public)
         run.past.append(run.owner)
         run.owner = after
+        run.since[after.generation] = self.now
         run.handoffs[after.generation] = step
         return True
 

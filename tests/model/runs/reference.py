@@ -41,6 +41,8 @@ class Runs(Moving):
 
     def begin(self, run: Run) -> Run:
         self.runs.append(run)
+        if run.owner is not None:
+            run.since[1] = self.now
         return run
 
     # --- admissions

@@ -151,6 +151,8 @@ class Run:
     failed_step: str = ""
     handoffs: dict[int, Step] = field(default_factory=dict)
     past: list[Owner] = field(default_factory=list)
+    # By generation: when its authority got the run.
+    since: dict[int, int] = field(default_factory=dict)
 
     @property
     def unsettled(self) -> list[Attempt]:
@@ -171,6 +173,7 @@ class Ask:
 
 @dataclass(eq=False)
 class Coordinator:
+    registered_at: int
     lease_ms: int
     ends_at: int
     has_relinquished: bool = False
