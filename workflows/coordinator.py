@@ -328,7 +328,7 @@ class _Drive:
                 run_id=self.run.run_id,
                 authority=self.authority,
                 code=code,
-                message=refusal.detail,
+                message=refusal.detail[: blocks.MAX_REASON],
                 step=step,
             )
             self.driven.count("failed")

@@ -19,6 +19,8 @@ from mesh.workloads import MAX_INPUT
 RUN: Final = "run"
 _FROM: Final = "$from"
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)*")
+# Of a pointer, which may be as long as a definition.
+_SHOWN: Final = 200
 # Longer ones are beyond the end of every list that fits an input.
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -35,7 +37,8 @@ class Unresolved(Exception):  # noqa: N818  # callers turn it into a control fai
     """A reference that nothing is found for."""
 
     def __init__(self, reference: Reference) -> None:
-        super().__init__(f"Nothing at {reference.pointer!r} of {reference.source}.")
+        shown = reference.pointer[:_SHOWN] + "…" * (len(reference.pointer) > _SHOWN)
+        super().__init__(f"Nothing at {shown!r} of {reference.source}.")
         self.source = reference.source
         self.pointer = reference.pointer
 

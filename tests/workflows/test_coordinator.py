@@ -241,10 +241,11 @@ def test_an_ambiguous_step_waits_for_a_person(
     assert run.attempts.get().output == {"published": True}
 
 
+@pytest.mark.parametrize("pointer", ["/gone", "/gone" * 1_000], ids=["short", "long"])
 def test_an_input_that_cannot_be_found_stops_the_run(
-    world: World, worker: Member, instance: Instance
+    world: World, instance: Instance, pointer: str
 ) -> None:
-    run = rows.make_run(world, [rows.step("one", input={"$from": "run", "pointer": "/gone"})])
+    run = rows.make_run(world, [rows.step("one", input={"$from": "run", "pointer": pointer})])
     assert drive(run) == {"claimed": 1, "failed": 1}
     failure = ControlFailure.objects.get(run=run)
     assert (failure.code, failure.step) == ("input_unresolved", "one")
