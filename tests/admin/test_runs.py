@@ -124,12 +124,14 @@ def test_a_run_that_nobody_drives_says_so(viewer: Client, tenant: Tenant) -> Non
     }
     for told, row in said.items():
         assert told in sentence(viewer, row)
+    assert viewer.get(list_url("run")).content.decode().count("LEFT</span>") == 1
 
 
 def test_a_lease_that_has_just_ended_does_not_make_an_owner_gone(
     viewer: Client, tenant: Tenant
 ) -> None:
     late = run_rows.builtin(tenant, lease_ends_at=rows.ago(seconds=1))
+    assert "LEFT" not in viewer.get(list_url("run")).content.decode()
     assert "LATE TO BEAT" in text_of(viewer, run_rows.owned(tenant, late))
     assert "counts as gone within seconds" in sentence(viewer, late)
 
@@ -152,7 +154,7 @@ def test_the_page_of_a_run_shows_steps_attempts_leases_and_the_work(
     for part in ("4711", "ABANDONED", "the file is gone", "A worker&#x27;s report", "1 of 3"):
         assert part in text, part
     assert text.count("AMBIGUOUS") == 1
-    assert change_url(held.workload) in text
+    assert f'{change_url(held.workload)}">resolve its workload' in text
     assert change_url(done) in text
     leases = text.split("Resource leases", 1)[1].split("Hand-overs", 1)[0]
     assert "publish no. 1" in leases

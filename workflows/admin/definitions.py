@@ -126,9 +126,9 @@ def _steps(steps: Steps) -> Table:
         [
             [
                 two_lines(each.step, each.definition_id),
-                display.chips(each.needs, empty="nothing"),
+                display.wrapped(", ".join(each.needs) or "nothing"),
                 two_lines(Effect(each.effect).label, _when_lost(each)),
-                display.chips(_resources(each), empty="nothing"),
+                display.wrapped(", ".join(_resources(each)) or "nothing"),
                 two_lines(f"up to {each.max_attempts}", _when_it_fails(each)),
             ]
             for each in shown

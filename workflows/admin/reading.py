@@ -107,6 +107,11 @@ def is_driven_here(run: Any) -> bool:
     return is_builtin and run.is_owner_builtin and owner_of(run) == ALIVE
 
 
+def is_left(run: Any) -> bool:
+    """Whether its service is gone, so that nobody drives it."""
+    return run.coordinator == CoordinatorKind.EXTERNAL and owner_of(run) in STOPPED
+
+
 def of_owner(rows: RunQuerySet) -> RunQuerySet:
     """Only open ones; to be narrowed by instance, for which there is an index by kind."""
     return rows.open().filter(coordinator__in=CoordinatorKind.values)

@@ -25,7 +25,7 @@ from ..models import RefusedWriter as Refused
 from ..resources import WAITS
 from ..steps import Step, Steps
 from . import reading
-from .badges import outcome_badge, step_badge
+from .badges import is_ambiguous, outcome_badge, step_badge
 
 MAX_STEPS: Final = 200
 _MAX_ATTEMPTS: Final = 50
@@ -103,7 +103,7 @@ def attempts(run: Run) -> Table:
                 page_of(each.workload, state_badge(each.workload.state)),
                 age(each.admitted_at),
                 age(each.settled_at, absent="not yet"),
-                display.clipped(each.message or each.get_source_display()),
+                _why_so(each),
             ]
             for each in found[:_MAX_ATTEMPTS]
         ],
@@ -111,6 +111,13 @@ def attempts(run: Run) -> Table:
         note=f"The newest {_MAX_ATTEMPTS} of more." if len(found) > _MAX_ATTEMPTS else "",
         anchor="attempts",
     )
+
+
+def _why_so(attempt: RunAttempt) -> object:
+    """What its outcome rests on, or who has to say it."""
+    if is_ambiguous(attempt):
+        return page_of(attempt.workload, "resolve its workload")
+    return display.clipped(attempt.message or attempt.get_source_display())
 
 
 def standing(run: Run) -> Table:

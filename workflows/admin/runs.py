@@ -149,10 +149,13 @@ class RunAdmin(ConsoleAdmin):
 
 
 def _flags(run: Any) -> list[Any]:
-    """The blocks that stand in an open run, as badges."""
+    """What keeps an open run from going on, as badges: its service left, or a block stands."""
     if not run.is_open:
         return []
-    return [badge(_FLAGS[kind]) for kind, row in blocks.of(run).rows().items() if row is not None]
+    left = [badge("GONE", "LEFT")] if reading.is_left(run) else []
+    return left + [
+        badge(_FLAGS[kind]) for kind, row in blocks.of(run).rows().items() if row is not None
+    ]
 
 
 def _notices(scene: Scene) -> list[tuple[str, object]]:
