@@ -218,7 +218,10 @@ def test_the_permission_to_attest_reaches_no_other_tenants_run(
     assert not Attestation.objects.exists()
 
 
-def test_a_run_of_a_living_builtin_coordinator_is_not_attested(admin: Client, run: Run) -> None:
+def test_a_run_of_a_living_builtin_coordinator_is_not_attested(
+    admin: Client, tenant: Tenant, run: Run
+) -> None:
+    run_rows.builtin(tenant, heartbeat_at=rows.ago(seconds=-1))
     assert buttons(admin, run)["attest"] == "The built-in coordinator drives it already."
     assert "refused: TRANSITION_INVALID" in said(do(admin, "attest", run))[0]
 
@@ -246,6 +249,8 @@ def test_a_second_person_confirms_where_the_tenant_asks_for_two(
     _two_people(tenant)
     page = admin.get(f"{act_url('run', 'attest')}?id={unseen.pk}").content.decode()
     assert "A second person must confirm it." in page
+    do(admin, "attest", unseen)
+    run_rows.builtin(tenant, heartbeat_at=rows.ago(seconds=-1))
     do(admin, "attest", unseen)
     row = Attestation.objects.get()
     assert row.completed_at is None
