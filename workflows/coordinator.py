@@ -75,7 +75,7 @@ _PASSING: Final = frozenset(
 # The next step may be luckier.
 _OF_THIS_STEP: Final = frozenset({"RESOURCE_BUSY", "STEP_NOT_DUE"})
 # A person can put right what stopped the run, so it waits to be cleared instead of failing.
-WAITS_FOR_A_PERSON: Final = frozenset({"never_started"})
+WAITS_FOR_A_PERSON: Final = frozenset({steering.NEVER_STARTED})
 
 
 @dataclass(slots=True)
@@ -321,7 +321,7 @@ class _Drive:
         """An admission that can never succeed stops the run, instead of being tried for ever."""
         code = str(refusal.facts.get("cause") or refusal.code)
         if code == "LIMIT_REACHED" and self._is_late():
-            code = "deadline_elapsed"
+            code = steering.DEADLINE_ELAPSED
         with _unless_refused():
             steering.fail(
                 caller=self.caller,

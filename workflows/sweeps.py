@@ -21,6 +21,7 @@ from mesh.recovery import SweepReport
 from . import coordinator, instances, steering
 from .locking import lock_runs
 from .models import (
+    LEFT_STEPS,
     Activation,
     CancellationRequest,
     ControlFailure,
@@ -33,7 +34,6 @@ from .models import (
 )
 
 _ACTOR: Final = "system:advance_runs"
-DEADLINE: Final = "deadline_elapsed"
 
 
 def settle_finished_attempts(report: SweepReport, last: datetime | None) -> None:
@@ -45,14 +45,30 @@ def settle_finished_attempts(report: SweepReport, last: datetime | None) -> None
 
 
 def advance_runs(report: SweepReport, last: datetime | None) -> None:
-    """Admit what is due, end what is done; every run past its deadline gets a control failure."""
+    """Admit what is due, end what is done; every run past its deadline gets a control failure.
+
+    Passed over are runs in which nothing can be done before a person acts, however many wait so.
+    """
     _enforce_deadlines(report)
-    due = Activation.objects.filter(run_id=OuterRef("pk"), state=StepState.READY)
+    steps = Activation.objects.filter(run_id=OuterRef("pk"))
+    due = steps.filter(state=StepState.READY)
+    left = steps.filter(state__in=LEFT_STEPS)
     paused = UserPause.objects.filter(run_id=OuterRef("pk"), ended_at__isnull=True)
+    failed = ControlFailure.objects.filter(run_id=OuterRef("pk"), ended_at__isnull=True)
     barred = RecoveryBarrier.objects.filter(run_id=OuterRef("pk"), ended_at__isnull=True)
-    has_room = Q(active_attempts__lt=F("max_concurrency"))
-    is_due = (Exists(due) & has_room & ~Exists(paused)) | Q(active_attempts=0) | Exists(barred)
-    _drive(report, _mine().filter(is_due))
+    # Asked one by one: PostgreSQL joins these, and would go through whole tables for an `or`.
+    for reasons in (
+        (Q(instance_id__isnull=True),),
+        (Exists(barred),),
+        (Q(active_attempts=0), ~Exists(left)),
+        (
+            Q(active_attempts__lt=F("max_concurrency")),
+            Exists(due),
+            ~Exists(paused),
+            ~Exists(failed),
+        ),
+    ):
+        _drive(report, _mine().filter(*reasons))
 
 
 def take_over_dead_coordinators(report: SweepReport, last: datetime | None) -> None:
@@ -70,7 +86,12 @@ def finish_cancellations(report: SweepReport, last: datetime | None) -> None:
     """Bring runs to their end that are being cancelled or cannot go on."""
     cancelled = CancellationRequest.objects.filter(run_id=OuterRef("pk"))
     failed = ControlFailure.objects.filter(run_id=OuterRef("pk"), ended_at__isnull=True)
-    _drive(report, _mine().filter(Exists(cancelled) | Exists(failed)))
+    for reasons in (
+        (Exists(cancelled),),
+        (Exists(failed.exclude(code__in=coordinator.WAITS_FOR_A_PERSON)),),
+        (Q(active_attempts__gt=0), Exists(failed)),
+    ):
+        _drive(report, _mine().filter(*reasons))
 
 
 def _mine() -> QuerySet[Run]:
@@ -111,9 +132,11 @@ def _elapse(report: SweepReport, pk: int) -> None:
         if run is None or not run.is_open or run.deadline is None or at < run.deadline:
             return
         message = f"The deadline of the run, {run.deadline.isoformat()}, has passed."
-        steering.set_failure(run, code=DEADLINE, message=message, step="", by=_ACTOR, at=at)
+        steering.set_failure(
+            run, code=steering.DEADLINE_ELAPSED, message=message, step="", by=_ACTOR, at=at
+        )
     report.changed.append(run.run_id)
-    report.count(DEADLINE)
+    report.count(steering.DEADLINE_ELAPSED)
 
 
 SWEEPS: Final[dict[str, Callable[[SweepReport, datetime | None], None]]] = {

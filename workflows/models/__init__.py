@@ -15,6 +15,7 @@ from .authority import (
 from .definitions import Definition
 from .enums import (
     ENDED_STEPS,
+    LEFT_STEPS,
     WAITING_STEPS,
     Access,
     CoordinatorKind,
@@ -41,6 +42,7 @@ from .runs import (
 
 __all__ = [
     "ENDED_STEPS",
+    "LEFT_STEPS",
     "WAITING_STEPS",
     "Access",
     "Activation",

@@ -35,6 +35,8 @@ ENDED_STEPS: Final = frozenset(
 )
 # Steps that nothing was started of yet, or that wait for another attempt.
 WAITING_STEPS: Final = frozenset({StepState.PENDING, StepState.READY})
+# Steps that something may still come of.
+LEFT_STEPS: Final = WAITING_STEPS | {StepState.ACTIVE}
 
 
 class Effect(models.TextChoices):
