@@ -140,24 +140,32 @@ class RunMachine(AuthorityRules):
         )
         rows = {e.step: Row(e, "PENDING" if e.needs else "READY") for e in plans}
         run = Run(name("run"), rows, owner, concurrency, executions, deadline)
-        self.both(
-            lambda: self.model.begin(run),
-            lambda: runs.start(
-                caller=self.world.operator,
-                application=self.world.application,
-                run_id=run.run_id,
-                definition_id=definition.definition_id,
-                version=1,
-                input=None,
-                limits={
-                    "concurrency": concurrency,
-                    "step_executions": executions,
-                    "deadline": None if deadline is None else self.at(deadline),
-                },
-                coordinator="external",
-                authority=real(owner),
-            ),
+        run.begun_as = {
+            "application": self.world.application,
+            "definition_id": definition.definition_id,
+            "version": 1,
+            "input": None,
+            "limits": {
+                "concurrency": concurrency,
+                "step_executions": executions,
+                "deadline": None if deadline is None else self.at(deadline),
+            },
+            "coordinator": "external",
+            "authority": real(owner),
+        }
+        self._begin(run, run.begun_as, is_new=True)
+
+    @rule(number=some, input_=st.sampled_from([None, None, 1]))
+    def begin_again(self, number: int, input_: int | None) -> None:
+        """The same run once more, or one of other content under its id."""
+        run = self.run_of(number)
+        self._begin(run, {**run.begun_as, "input": input_}, is_new=False)
+
+    def _begin(self, run: Run, said: dict[str, Any], *, is_new: bool) -> None:
+        _, done = self.both(
+            lambda: self.model.begin(run, said), lambda: runs.start(**self.asked(run), **said)
         )
+        assert done is None or done[1] is is_new
 
     # --- admissions
 

@@ -6,7 +6,8 @@ Written from the rules, not from the code. Times are whole milliseconds. A refus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from tests.model.rows import Refusal
 
@@ -39,11 +40,13 @@ class Runs(Moving):
         super().__init__()
         self.asks: dict[tuple[Key, Resource], Ask] = {}
 
-    def begin(self, run: Run) -> Run:
-        self.runs.append(run)
-        if run.owner is not None:
-            run.since[1] = self.now
-        return run
+    def begin(self, run: Run, said: Mapping[str, Any]) -> None:
+        if run not in self.runs:
+            self.runs.append(run)
+            if run.owner is not None:
+                run.since[1] = self.now
+        elif run.begun_as != said:
+            raise Refusal("ADMISSION_INVALID")
 
     # --- admissions
 
@@ -134,8 +137,7 @@ class Runs(Moving):
         for resource in busy:
             self.asks.setdefault((key, resource), Ask(self.now, self.now))
 
-    def _forget(self, is_over: object) -> None:
-        assert callable(is_over)
+    def _forget(self, is_over: Callable[[Key], bool]) -> None:
         self.asks = {at: ask for at, ask in self.asks.items() if not is_over(at[0])}
 
     # --- settlements

@@ -153,6 +153,8 @@ class Run:
     past: list[Owner] = field(default_factory=list)
     # By generation: when its authority got the run.
     since: dict[int, int] = field(default_factory=dict)
+    # What it was asked for with.
+    begun_as: dict[str, Any] = field(default_factory=dict)
 
     @property
     def unsettled(self) -> list[Attempt]:
