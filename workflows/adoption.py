@@ -86,7 +86,7 @@ def _is_adopted(run: Run, replacement: Authority) -> bool:
 
 
 def _mode(run: Run) -> HandoffMode:
-    is_quiet = handoffs.outstanding(run) is None and blocks.standing(run.pk).recovery is None
+    is_quiet = runs.is_quiescent(run) and blocks.standing(run.pk).recovery is None
     return HandoffMode.NORMAL if is_quiet else HandoffMode.RECOVERY
 
 

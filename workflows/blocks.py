@@ -168,6 +168,11 @@ def open_barrier(run: Run, *, owner: Owner | None, by: str, reason: str) -> Reco
     return barrier
 
 
+def is_owned(barrier: RecoveryBarrier, owner: Owner) -> bool:
+    """Whether the barrier belongs to that authority."""
+    return all(getattr(barrier, name) == value for name, value in _owning(owner).items())
+
+
 def _owning(owner: Owner | None) -> dict[str, Any]:
     """The columns by which a barrier belongs to that authority; its token is none of them."""
     if owner is None:

@@ -25,7 +25,7 @@ from mesh.tenancy import Caller
 from . import blocks, evidence, history, locking, runs
 from .authority import COLUMNS, Authority, install, stale, terminal
 from .evidence import Finding
-from .models import Handoff, HandoffMode, RecoveryBarrier, ResourceLease, Run, RunAttempt
+from .models import Handoff, HandoffMode, Run
 from .transitions import Transition, invalid
 
 
@@ -101,15 +101,6 @@ def move(asked: Asked) -> HandedOver:
     return HandedOver(handoff, run, created=True)
 
 
-def outstanding(run: Run) -> DomainError | None:
-    """The refusal while a run is not quiescent: WORK_OUTSTANDING, LEASES_OUTSTANDING."""
-    if run.active_attempts or RunAttempt.objects.unsettled().filter(run=run).exists():
-        return DomainError("WORK_OUTSTANDING", "Attempts of the run are not settled.")
-    if ResourceLease.objects.filter(run=run).exists():
-        return DomainError("LEASES_OUTSTANDING", "The run still reserves resources.")
-    return None
-
-
 def _read(asked: Asked) -> Run:
     found = Run.objects.select_related("tenant", "application").defer("input")
     run = found.filter(tenant_id=asked.caller.tenant_id, run_id=asked.run_id).first()
@@ -157,20 +148,12 @@ def _require_movable(asked: Asked, run: Run) -> None:
         raise terminal(run)
     barrier = blocks.standing(run.pk).recovery
     if asked.mode == HandoffMode.NORMAL:
-        if refusal := outstanding(run):
+        if refusal := runs.outstanding(run):
             raise refusal
         if barrier is not None:
             raise DomainError("RECOVERY_PENDING", "A recovery is not finished.")
-    elif barrier is not None and not _owns(asked.expected, barrier):
+    elif barrier is not None and not blocks.is_owned(barrier, asked.expected):
         raise DomainError("BARRIER_FOREIGN", "The barrier belongs to another authority.")
-
-
-def _owns(authority: Authority, barrier: RecoveryBarrier) -> bool:
-    return authority.public() == {
-        "target_artifact_id": barrier.target_artifact_id,
-        "instance_id": barrier.instance_id,
-        "generation": barrier.generation,
-    }
 
 
 def _change(asked: Asked, run: Run, finding: Finding, at: datetime) -> Handoff:

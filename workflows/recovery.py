@@ -34,7 +34,7 @@ def finish(*, caller: Caller, run_id: str, authority: Authority) -> Run:
         barrier = RecoveryBarrier.objects.filter(run=run, ended_at__isnull=True).first()
         if barrier is None:
             return run
-        if not owns(run, barrier):
+        if not blocks.is_owned(barrier, authority):
             raise DomainError("BARRIER_FOREIGN", "The barrier belongs to another authority.")
         if not runs.is_quiescent(run):
             raise DomainError(
@@ -49,9 +49,3 @@ def finish(*, caller: Caller, run_id: str, authority: Authority) -> Run:
         history.record(run, "recovery_finished", actor=caller.subject, at=at, evidence=evidence)
         runs.wake(run)
     return run
-
-
-def owns(run: Run, barrier: RecoveryBarrier) -> bool:
-    """Whether the barrier belongs to the run's current authority."""
-    owner = (barrier.target_artifact_id, barrier.instance_id, barrier.generation)
-    return owner == (run.target_artifact_id, run.instance_id, run.generation)

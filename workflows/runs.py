@@ -152,11 +152,16 @@ def are_exits_done(run: Run) -> bool:
 
 def is_quiescent(run: Run) -> bool:
     """Whether nothing is under way in a locked run: nothing active, unsettled or reserved."""
-    return (
-        run.active_attempts == 0
-        and not run.attempts.unsettled().exists()
-        and not run.leases.exists()
-    )
+    return outstanding(run) is None
+
+
+def outstanding(run: Run) -> DomainError | None:
+    """The refusal while a run is not quiescent: WORK_OUTSTANDING, LEASES_OUTSTANDING."""
+    if run.active_attempts or run.attempts.unsettled().exists():
+        return DomainError("WORK_OUTSTANDING", "Attempts of the run are not settled.")
+    if run.leases.exists():
+        return DomainError("LEASES_OUTSTANDING", "The run still reserves resources.")
+    return None
 
 
 def step_input(run: Run, step: Step) -> Any:
