@@ -109,6 +109,7 @@ class RunMachine(AuthorityRules):
         if is_known:
             # Only one that is known before it gets a run is evidence about it.
             self._register("ant", 600_000)
+            self._register("bee", 600_000)
         bee = Owner("coordinator:1.0", "bee", 1, "bee 1") if is_owned else None
         self.begin(first, Owner("coordinator:1.0", "ant", 1, "ant 1"), concurrency, 100, None)
         self.begin(second, bee, concurrency, executions, deadline)

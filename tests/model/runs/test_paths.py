@@ -157,7 +157,9 @@ def test_readers_wait_behind_a_refused_writer_until_a_minute_after_its_last_ask(
     other = path.admitted(late)
     assert path.tried(writing) is None
     assert path.settled(other, "not_started")
-    path.admitted(writing)
+    written = path.admitted(writing)
+    assert path.settled(written, "not_started")
+    path.admitted(late)
 
 
 def test_what_never_starts_twenty_one_times_in_a_row_fails_until_cleared(path: Path) -> None:
@@ -234,3 +236,18 @@ def test_cancellation_ends_what_waits_and_records_what_really_happened(path: Pat
     path.succeed(working)
     assert path.end(run) == "CANCELLED"
     assert [row.state for row in run.rows.values()] == ["SUCCEEDED", "CANCELLED", "CANCELLED"]
+
+
+def test_an_owner_is_gone_once_its_lease_and_the_grace_are_over(path: Path) -> None:
+    path._register("ant", 1_000)
+    path._register("bee", 600_000)
+    run = path.run(path.flow())
+    before, after = path.transition(run, "bee", "none")
+    end = path.model.coordinators["ant"].ends_at
+    for late, owner in ((0, "ant"), (4_999, "ant"), (5_000, "bee")):
+        # The call itself comes a moment after the wait.
+        path.wait(end + late - path.model.now - 1)
+        path._hand_over(run, "recovery", before, after)
+        path.agree()
+        assert run.owner is not None
+        assert run.owner.instance == owner
