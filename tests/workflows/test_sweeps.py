@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -99,9 +100,9 @@ def swept(*names: str) -> None:
 def test_runs_in_which_only_a_person_can_do_something_are_passed_over(
     world: World, driven: list[int]
 ) -> None:
-    mine = {"owner": rows.authority("mine"), "coordinator": CoordinatorKind.BUILTIN}
+    mine: dict[str, Any] = {"owner": rows.authority("mine"), "coordinator": CoordinatorKind.BUILTIN}
     paused, stuck, failed, due, done = (rows.make_run(world, **mine) for _ in range(5))
-    asked = {"caller": world.operator, "reason": "not yet"}
+    asked: dict[str, Any] = {"caller": world.operator, "reason": "not yet"}
     steering.pause(**asked, run_id=paused.run_id)
     for run, code in ((stuck, steering.NEVER_STARTED), (failed, "deadline_elapsed")):
         steering.set_failure(run, code=code, message="", step="", by="x")
