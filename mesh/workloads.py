@@ -57,12 +57,15 @@ def before_retry(lock: Callable[[Sequence[int]], None]) -> None:
 
 
 @history.audited("workload.cancelled", on="workload_id")
-def cancel(*, caller: Caller, workload_id: str, reason: str = "") -> Workload:
+def cancel(
+    *, caller: Caller, workload_id: str, reason: str = "", if_claimed: bool = False
+) -> Workload:
     """Ask that the work stops. Unclaimed work and a dead letter is CANCELLED at once.
 
     Claimed work becomes CANCELLATION_REQUESTED: its worker is told and confirms, or the grace
     passes. Cancelled or asked before: no change. SUCCEEDED, and HELD, which waits to be resolved:
-    WORKLOAD_TRANSITION_DENIED.
+    WORKLOAD_TRANSITION_DENIED; with `if_claimed` also whatever nobody has at the moment, so that a
+    failure that was reported meanwhile stays one.
     Locks the workload only, for no slot is freed here.
     """
     caller.require(Role.OPERATOR)
@@ -71,7 +74,7 @@ def cancel(*, caller: Caller, workload_id: str, reason: str = "") -> Workload:
         workload = _locked(pk)
         if workload.state in {State.CANCELLED, State.CANCELLATION_REQUESTED}:
             return workload
-        if workload.state == State.HELD:
+        if workload.state == State.HELD or (if_claimed and not workload.is_claimed):
             raise denied(workload, State.CANCELLED)
         at = clock.now()
         to = State.CANCELLATION_REQUESTED if workload.is_claimed else State.CANCELLED

@@ -252,6 +252,7 @@ class _Drive:
                 caller=self.caller,
                 workload_id=attempt.workload.workload_id,
                 reason=reason or "The run is being cancelled.",
+                if_claimed=True,
             )
             self.driven.count("stopping")
 

@@ -183,6 +183,25 @@ def test_a_cancelled_run_ends_once_all_that_ran_has_said_what_it_did(
     assert sorted(filter(None, outcomes(run).values())) == ["not_started", "succeeded"]
 
 
+def test_a_failure_that_is_reported_before_the_cancel_comes_stays_one(
+    world: World, worker: Member, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = rows.make_run(world, [rows.step("one", effect="mutating")])
+    drive(run)
+    claim = claims_of(worker)["one"]
+    cancellation.request(caller=world.operator, run_id=run.run_id)
+    cancel = workloads.cancel
+
+    def fail_first(**said: Any) -> Workload:
+        worker.fail(claim)
+        return cancel(**said)
+
+    monkeypatch.setattr(workloads, "cancel", fail_first)
+    assert drive(run) == {"settled": 1, "ended": 1}
+    assert outcomes(run) == {"one": OutcomeKind.FAILED}
+    assert run.status == RunStatus.CANCELLED
+
+
 def test_under_a_pause_work_that_nobody_claimed_stays(world: World, instance: Instance) -> None:
     run = rows.make_run(world)
     drive(run)
