@@ -39,7 +39,12 @@ class Claim(RunEndpoint):
 
 
 class Adopt(RunEndpoint):
-    @operation("runs_adopt", body=bodies.Adopt, answers={200: shapes.Run}, refusals=_HAND_OVER)
+    @operation(
+        "runs_adopt",
+        body=bodies.Adopt,
+        answers={200: shapes.Run},
+        refusals=f"{_HAND_OVER} WORKLOAD_SECRET_REJECTED",
+    )
     def post(self, request: Request, run_id: str) -> Response:
         """Turn the run over to the built-in coordinator; an owned one needs evidence."""
         said = self.body(bodies.Adopt)
@@ -85,7 +90,7 @@ class Attestations(RunEndpoint):
         "runs_attest",
         body=bodies.Attest,
         answers={200: shapes.Attestation},
-        refusals="RUN_NOT_FOUND ADMISSION_INVALID TRANSITION_INVALID AUTHORITY_STALE RUN_TERMINAL",
+        refusals="RUN_NOT_FOUND ADMISSION_INVALID TRANSITION_INVALID WORKLOAD_SECRET_REJECTED",
     )
     def post(self, request: Request, run_id: str) -> Response:
         """State that the old owner has stopped. Some tenants need a second person."""
@@ -106,7 +111,7 @@ class Confirm(Endpoint):
         "attestations_confirm",
         body=bodies.Confirm,
         answers={200: shapes.Attestation},
-        refusals="ATTESTATION_NOT_FOUND ADMISSION_INVALID AUTHORITY_STALE RUN_TERMINAL",
+        refusals="ATTESTATION_NOT_FOUND ADMISSION_INVALID WORKLOAD_SECRET_REJECTED",
     )
     def post(self, request: Request, attestation_id: str) -> Response:
         """State it as the second person."""

@@ -12,7 +12,9 @@ from ... import cancellation, ending, recovery, steering
 from .. import answers, bodies, parts, reading, shapes
 from ..parts import RunEndpoint
 
-_ALWAYS = "RUN_NOT_FOUND ADMISSION_INVALID AUTHORITY_STALE"
+_ALWAYS = "RUN_NOT_FOUND AUTHORITY_STALE"
+# Of those that are given a reason or a message.
+_TOLD = f"{_ALWAYS} ADMISSION_INVALID WORKLOAD_SECRET_REJECTED RUN_TERMINAL"
 
 
 class _Steering(RunEndpoint):
@@ -28,7 +30,7 @@ class Pause(_Steering):
         "runs_pause",
         body=bodies.Steer,
         answers={200: shapes.Run},
-        refusals=f"{_ALWAYS} RUN_TERMINAL",
+        refusals=_TOLD,
     )
     def post(self, request: Request, run_id: str) -> Response:
         """Start nothing new. Unclaimed work waits; what runs goes on. Twice is fine."""
@@ -40,7 +42,7 @@ class Resume(_Steering):
         "runs_resume",
         body=bodies.Steer,
         answers={200: shapes.Run},
-        refusals=f"{_ALWAYS} RUN_TERMINAL",
+        refusals=_TOLD,
     )
     def post(self, request: Request, run_id: str) -> Response:
         """End the pause; lifts neither a cancellation nor a control failure."""
@@ -52,7 +54,7 @@ class Cancel(_Steering):
         "runs_cancel",
         body=bodies.CancelRun,
         answers={200: shapes.Run},
-        refusals=f"{_ALWAYS} RUN_TERMINAL",
+        refusals=_TOLD,
     )
     def post(self, request: Request, run_id: str) -> Response:
         """Ask that the run ends. What really happened is still recorded; the first stays."""
@@ -64,7 +66,7 @@ class Fail(_Steering):
         "runs_control_failure",
         body=bodies.FailRun,
         answers={200: shapes.Run},
-        refusals=f"{_ALWAYS} RUN_TERMINAL",
+        refusals=_TOLD,
     )
     def post(self, request: Request, run_id: str) -> Response:
         """Say that the run cannot go on by itself; the first one stays."""
@@ -76,7 +78,7 @@ class Clear(_Steering):
         "runs_control_failure_clear",
         body=bodies.Steer,
         answers={200: shapes.Run},
-        refusals=f"{_ALWAYS} RUN_TERMINAL",
+        refusals=_TOLD,
     )
     def post(self, request: Request, run_id: str) -> Response:
         """End the control failure: the run goes on."""
