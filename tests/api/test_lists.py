@@ -12,6 +12,8 @@ from django.core import signing
 from mesh.api import reading
 from mesh.models import Attempt, Role, State
 from tests.factories import World, in_state, incident, offline
+from tests.workflows import rows
+from workflows.api import reading as run_reading
 
 from .client import Answer, assert_refused, get
 
@@ -251,3 +253,26 @@ def test_histories_are_paged_in_order(world: World, secret: str) -> None:
     assert events[0]["from"] == "CREATED"
     first = get(f"{path}?page_size=3", secret)
     assert [each["sequence"] for each in follow(first.json["next"], secret).json["results"]] == [4]
+
+
+def test_a_run_is_shown_with_as_many_outputs_as_fit_and_says_what_it_leaves_out(
+    world: World, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_reading, "MAX_OUTPUTS", 25)
+    steps = ["one", "two", "three"]
+    run = rows.make_run(world, [rows.step(name) for name in steps])
+    for name in steps:
+        rows.make_attempt(world, run, name)
+    run.activations.update(state="SUCCEEDED", output={"name": "x"})
+    run.activations.filter(step="two").update(output=None)
+    said = {"outcome": "succeeded", "output": {"name": "x"}, "settled_at": run.created_at}
+    run.attempts.update(**said, outcome_digest="0", source="worker", settled_by="service:ops")
+    shown = get(f"runs/{run.run_id}", secret).json
+    assert [(each["output"], each["output_omitted"]) for each in shown["activations"]] == [
+        ({"name": "x"}, False),
+        (None, False),
+        (None, True),
+    ]
+    whole = {"kind": "succeeded", "output": {"name": "x"}}
+    omitted = {"kind": "succeeded", "output_omitted": True}
+    assert [each["outcome"] for each in shown["attempts"]] == [whole, omitted, omitted]

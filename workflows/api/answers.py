@@ -25,6 +25,7 @@ from ..models import (
     RunEvent,
 )
 from ..steps import Steps
+from .reading import is_omitted
 
 
 def definition(row: Definition) -> dict[str, Any]:
@@ -94,7 +95,8 @@ def activation(row: Activation, needs: Iterable[str]) -> dict[str, Any]:
         "state": row.state,
         "needs": list(needs),
         "attempts": row.last_number,
-        "output": row.output,
+        "output": None if is_omitted(row) else row.output,
+        "output_omitted": is_omitted(row),
         "updated_at": row.updated_at,
     }
 
@@ -124,7 +126,7 @@ def outcome(row: RunAttempt) -> dict[str, Any] | None:
         return None
     said: dict[str, Any] = {"kind": row.outcome}
     if row.outcome == OutcomeKind.SUCCEEDED:
-        said["output"] = row.output
+        said |= {"output_omitted": True} if is_omitted(row) else {"output": row.output}
     elif row.outcome == OutcomeKind.FAILED:
         said |= {"message": row.message, "retryable": row.retryable}
     elif row.outcome == OutcomeKind.ABANDONED:

@@ -83,6 +83,10 @@ class Admission(Shape):
 class RunOutcome(Shape):
     kind = Word(choices=OutcomeKind.choices)
     output = AnyValue(required=False)
+    output_omitted = Flag(
+        required=False,
+        help_text="True where the answer would be too long with it: the work's result has it.",
+    )
     message = Text(required=False)
     retryable = Flag(required=False)
     reason = Text(required=False)
@@ -121,6 +125,10 @@ class Activation(Shape):
     needs = TextList()
     attempts = Integer(help_text="The number of the latest attempt.")
     output = AnyValue()
+    output_omitted = Flag(
+        help_text="The answer would be too long with the output, which stands as null here:"
+        " the result of the step's work has it."
+    )
     updated_at = Time()
 
 
