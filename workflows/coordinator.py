@@ -10,6 +10,8 @@ Which instance this process acts as stands in `workflows.instances`.
 Locks nothing itself. Asks outside of transactions; every step is a transaction of its own.
 """
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -134,13 +136,37 @@ def drive(run_pk: int) -> Driven:
     if run is None or not run.is_open or run.coordinator != CoordinatorKind.BUILTIN:
         return driven
     driven.run_id = run.run_id
-    drive = _Drive(run, driven)
-    if drive.own():
-        drive.settle()
-        drive.finish_recovery()
-        if not drive.end():
-            drive.admit()
+    with _under_way(run_pk):
+        drive = _Drive(run, driven)
+        if drive.own():
+            drive.settle()
+            drive.finish_recovery()
+            if not drive.end():
+                drive.admit()
     return driven
+
+
+# How many threads of this process drive a run just now.
+_drives: Final[Counter[int]] = Counter()
+_drives_lock: Final = threading.Lock()
+
+
+def is_under_way(run_pk: int) -> bool:
+    """Whether this process is driving the run just now: another would wait for its locks."""
+    return _drives[run_pk] > 0
+
+
+@contextmanager
+def _under_way(run_pk: int) -> Iterator[None]:
+    with _drives_lock:
+        _drives[run_pk] += 1
+    try:
+        yield
+    finally:
+        with _drives_lock:
+            _drives[run_pk] -= 1
+            if not _drives[run_pk]:
+                del _drives[run_pk]
 
 
 def _rows() -> RunQuerySet:

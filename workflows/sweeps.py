@@ -108,6 +108,9 @@ def _mine() -> QuerySet[Run]:
 
 def _drive(report: SweepReport, found: QuerySet[Run]) -> None:
     for pk in recovery.pages(report, found):
+        if coordinator.is_under_way(pk):
+            # Somebody is at it, and may be for long; the others are not to wait for that.
+            continue
         with recovery.passing_over(report, Run, pk):
             driven = coordinator.drive(pk)
             if driven.done:

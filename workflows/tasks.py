@@ -17,7 +17,7 @@ from celery.signals import celeryd_after_setup, worker_ready, worker_shutdown
 from django.conf import settings
 from django.db import close_old_connections, connection
 
-from mesh import lobby
+from mesh import lobby, locking
 
 from . import coordinator, coordinators, instances, waking
 from .instances import Instance
@@ -65,7 +65,11 @@ class Pulse(threading.Thread):
 
 
 class Ears(threading.Thread):
-    """Hears of runs in which something may have become possible, and has them driven."""
+    """Hears of runs in which something may have become possible, and has them driven.
+
+    One thread drives a run at a time: whatever it does there tells of the run again, and others
+    would only wait for its lock, while no other run is driven.
+    """
 
     def __init__(self) -> None:
         super().__init__(name="coordinator-ears", daemon=True)
@@ -74,6 +78,9 @@ class Ears(threading.Thread):
         self._lock = threading.Lock()
         # Told, and not begun: to be told of them again changes nothing.
         self._waiting: set[int] = set()
+        # Being driven; of those that were told of meanwhile, the next drive is still to come.
+        self._driven: set[int] = set()
+        self._again: set[int] = set()
 
     def run(self) -> None:
         while not self._stopped.is_set():
@@ -93,22 +100,38 @@ class Ears(threading.Thread):
     def hear(self, run_pk: int) -> None:
         """Have a run driven, soon."""
         with self._lock:
+            if run_pk in self._driven:
+                self._again.add(run_pk)
+                return
             if run_pk in self._waiting:
                 return
             self._waiting.add(run_pk)
-        self._drivers.submit(self._drive, run_pk)
+        self._drivers.submit(self._attend, run_pk)
 
-    def _drive(self, run_pk: int) -> None:
+    def _attend(self, run_pk: int) -> None:
         with self._lock:
             self._waiting.discard(run_pk)
+            self._driven.add(run_pk)
+        self._drive(run_pk)
+        with self._lock:
+            self._driven.discard(run_pk)
+            is_told_again = run_pk in self._again
+            self._again.discard(run_pk)
+        if is_told_again and not self._stopped.is_set():
+            self.hear(run_pk)
+
+    def _drive(self, run_pk: int) -> None:
         close_old_connections()
         try:
             driven = coordinator.drive(run_pk)
             if driven.done:
                 logger.info("run", run_id=driven.run_id, **driven.done)
-        except Exception:
+        except Exception as error:
             # The sweeps try it again, and push it back if it raises there too.
-            logger.exception("a run could not be driven", run=run_pk)
+            if locking.is_busy(error):
+                logger.info("a run was busy", run=run_pk)
+            else:
+                logger.exception("a run could not be driven", run=run_pk)
         finally:
             close_old_connections()
 
