@@ -13,7 +13,6 @@ from typing import Any, Final
 import orjson
 from django.db import connection
 from django.db.models import Field
-from django.db.models.base import ModelState
 
 from . import dependencies, statements, workloads
 from .models import ENDED_STATES, Application, Grant, State, Workload, WorkloadEvent
@@ -36,6 +35,7 @@ _COPIED: Final = (
     "connection_scopes",
     "session_id",
 )
+_APPLICATION: Final = Workload._meta.get_field("application")
 _EVENT: Final = ("sequence", "event", "from_state", "to_state", "actor", "at", "evidence")
 
 
@@ -88,21 +88,26 @@ class Arrivals:
         """New work, READY; or a dead letter if one of its dependencies ended otherwise already."""
         at, content = self.at, item.content
         available_at = max(at, item.submission.not_before or at)
-        workload = _blank()
-        for name in _COPIED:
-            setattr(workload, name, content[name])
-        workload.workload_id = item.submission.workload_id(self.caller.tenant)
-        workload.tenant_id = self.caller.tenant_id
-        workload.application = self._application(application_pk, content["application"])
-        workload.requirement_id = requirement_pk
-        workload.requested_by = self.caller.subject
-        workload.grant = proof
-        workload.grant_digest = "" if proof is None else proof.token_digest
-        workload.content_digest = item.digest
-        workload.input_bytes = item.input_bytes
-        workload.not_before = item.submission.not_before
-        workload.created_at = workload.overall_from = at
-        workload.open_dependencies = sum(each.is_open for each in ties)
+        workload = statements.fresh(
+            Workload,
+            **{name: content[name] for name in _COPIED},
+            workload_id=item.submission.workload_id(self.caller.tenant),
+            tenant_id=self.caller.tenant_id,
+            application_id=application_pk,
+            requirement_id=requirement_pk,
+            requested_by=self.caller.subject,
+            grant_id=None if proof is None else proof.pk,
+            grant_digest="" if proof is None else proof.token_digest,
+            content_digest=item.digest,
+            input_bytes=item.input_bytes,
+            not_before=item.submission.not_before,
+            created_at=at,
+            overall_from=at,
+            open_dependencies=sum(each.is_open for each in ties),
+        )
+        _APPLICATION.set_cached_value(
+            workload, self._application(application_pk, content["application"])
+        )
         self._tell(
             workload, workloads.make_ready(workload, available_at, actor=self.caller.subject, at=at)
         )
@@ -130,28 +135,14 @@ class Arrivals:
         return True
 
     def _tell(self, workload: Workload, event: WorkloadEvent) -> None:
-        row = {column: getattr(event, column) for column in _EVENT}
+        said = vars(event)
+        row = {column: said[column] for column in _EVENT}
         self._events.append({"workload": workload.workload_id, **row})
 
     def _application(self, pk: int, name: str) -> Application:
         if pk not in self._applications:
             self._applications[pk] = Application(pk=pk, tenant_id=self.caller.tenant_id, name=name)
         return self._applications[pk]
-
-
-@cache
-def _template() -> Mapping[str, Any]:
-    return {name: each for name, each in vars(Workload()).items() if name != "_state"}
-
-
-def _blank() -> Workload:
-    """A new row with the defaults of its columns.
-
-    The same as `Workload()`, which works them out anew each time; a call makes a thousand.
-    """
-    row = Workload.__new__(Workload)
-    vars(row).update(_template(), _state=ModelState())
-    return row
 
 
 def _bury(workload: Workload, dependency: str, at: datetime) -> WorkloadEvent:
@@ -184,8 +175,14 @@ def _fields() -> "list[Field[Any, Any]]":
     return [each for each in Workload._meta.concrete_fields if not each.primary_key]
 
 
+@cache
+def _names() -> list[str]:
+    return [each.attname for each in _fields()]
+
+
 def _row(workload: Workload) -> dict[str, Any]:
-    return {each.attname: getattr(workload, each.attname) for each in _fields()}
+    values = vars(workload)
+    return {name: values[name] for name in _names()}
 
 
 def _json(rows: Sequence[Mapping[str, Any]]) -> str:

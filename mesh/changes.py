@@ -133,5 +133,6 @@ class Changes:
 
 
 def _rows(rows: Iterable[Model], columns: Iterable[str]) -> str:
-    named: list[dict[str, Any]] = [{name: getattr(row, name) for name in columns} for row in rows]
-    return orjson.dumps(named).decode()
+    # What is here was read whole or made whole: all its columns stand in the instance.
+    values: list[dict[str, Any]] = [vars(row) for row in rows]
+    return orjson.dumps([{name: row[name] for name in columns} for row in values]).decode()

@@ -22,6 +22,7 @@ from .tenancy import Caller
 
 # Of one attempt no more reports are kept that came too late.
 MAX_LATE: Final = 20
+_HOLDER: Final = Attempt._meta.get_field("worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Docket:
         self._busy = locking.known_claims(missing, caller.tenant_id) if missing else frozenset()
         for each in found:
             if each.worker_id == worker.pk:
-                each.worker = worker
+                _HOLDER.set_cached_value(each, worker)
         self._live = self._live_attempts(found)
         self._results = _results(found) if wants_results else {}
         self.at: datetime = clock.now()

@@ -19,7 +19,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 from django.core.cache import cache
 from django.db import transaction
 
-from . import clock, refusals
+from . import clock, refusals, statements
 from .errors import DomainError
 from .models import AuditEntry, Worker, WorkerEvent, Workload, WorkloadEvent
 
@@ -63,7 +63,8 @@ def of_workload(
 ) -> WorkloadEvent:
     """The next event of a locked workload, not yet written; the counter moves in memory."""
     workload.event_sequence += 1
-    return WorkloadEvent(
+    return statements.fresh(
+        WorkloadEvent,
         workload_id=workload.pk,
         sequence=workload.event_sequence,
         event=f"workload.{event}",

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from . import outcomes, refusals, reports, workers, workloads
+from . import outcomes, refusals, reports, statements, workers, workloads
 from .dockets import Docket, Judged, judged, keep_late
 from .errors import DomainError
 from .giving import require_worker
@@ -192,8 +192,13 @@ def _complete(docket: Docket, report: Report) -> Attempt:
     workloads.set_deadline(workload)
     docket.end(report, attempt, event, was_live=was_live)
     docket.store(
-        Result(
-            workload=workload, attempt=attempt, digest=report.digest, created_at=docket.at, **body
+        statements.fresh(
+            Result,
+            workload_id=workload.pk,
+            attempt_id=attempt.pk,
+            digest=report.digest,
+            created_at=docket.at,
+            **body,
         )
     )
     return attempt

@@ -6,15 +6,19 @@ are sent with their values apart, so that PostgreSQL keeps them prepared on each
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from django.db import connection
+import orjson
+from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.backends.postgresql.base import ServerBindingCursor
 from django.db.backends.utils import CursorWrapper
 from django.db.models import JSONField, Model
 from django.db.models.base import ModelState
 from psycopg.types.datetime import TimestamptzLoader
+
+from .models.fields import ExactJSONField
 
 M = TypeVar("M", bound=Model)
 HERE = Path(__file__).parent
@@ -31,10 +35,12 @@ class Reader(Generic[M]):
         fields = [each for each in model._meta.concrete_fields if each.column not in but]
         self.model = model
         self.names = [each.attname for each in fields]
-        # Their stubs ask for an expression that no JSON field looks at.
-        self._json: dict[int, Any] = {
-            place: each for place, each in enumerate(fields) if isinstance(each, JSONField)
-        }
+        # `jsonb` comes as text, and as an object where it is kept exactly (`json`).
+        self._json = [
+            place
+            for place, each in enumerate(fields)
+            if isinstance(each, JSONField) and not isinstance(each, ExactJSONField)
+        ]
 
     def columns(self, alias: str) -> str:
         """What stands between `select` and `from`."""
@@ -43,16 +49,33 @@ class Reader(Generic[M]):
     def read(self, values: Sequence[Any]) -> M:
         """The instance with these values, in the order of `columns`."""
         row = list(values)
-        for place, each in self._json.items():
+        for place in self._json:
             if row[place] is not None:
-                row[place] = each.from_db_value(row[place], None, connection)
+                row[place] = orjson.loads(row[place])
         # What `Model.from_db` comes to where no model sees to its own making: a column that was
         # read stands in the instance, one that was not is fetched when it is asked for.
         made = self.model.__new__(self.model)
         made.__dict__.update(zip(self.names, row, strict=True))
         made._state = ModelState()
-        made._state.adding, made._state.db = False, connection.alias
+        made._state.adding, made._state.db = False, DEFAULT_DB_ALIAS
         return made
+
+
+@cache
+def _defaults(model: type[Model]) -> Mapping[str, Any]:
+    return {name: each for name, each in vars(model()).items() if name != "_state"}
+
+
+def fresh(model: type[M], **values: Any) -> M:
+    """A new row, not yet stored, with these columns and else the defaults of the model.
+
+    The same as `model(...)`, which works them out anew each time; a call makes a thousand. A
+    default that can be changed in place is shared: give a value where it may be.
+    """
+    made = model.__new__(model)
+    made.__dict__.update(_defaults(model), _state=ModelState())
+    made.__dict__.update(values)
+    return made
 
 
 def load(name: str) -> str:

@@ -20,6 +20,7 @@ from ..errors import DomainError
 MAX_BODY: Final = 2 * 1024 * 1024
 _MAX_DEPTH: Final = 64
 _MAX_INTEGER: Final = 2**63
+_CONTAINERS: Final = frozenset({dict, list})
 _INTEGER_DIGITS: Final = 20
 # Escapes by which a NUL or half of a pair could come in; raw UTF-8 cannot hold the latter.
 _SUSPECT: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
@@ -73,8 +74,10 @@ def loads(body: bytes) -> Any:
         raise _too_deep() from error
     if not is_unicode:
         raise DomainError("REQUEST_INVALID", "The body is not UTF-8.")
-    if text.count("{") + text.count("[") > _MAX_DEPTH or _SUSPECT.search(text):
-        _require_plain(value)
+    if text.count("{") + text.count("[") > _MAX_DEPTH:
+        _require_flat(value)
+    if _SUSPECT.search(text):
+        _require_clean(value)
     return value
 
 
@@ -89,9 +92,21 @@ def _bounded(stream: IO[Any] | HttpRequest, limit: int) -> bytes:
     return body
 
 
-def _require_plain(value: Any) -> None:
-    """Refuse what is nested too deep, and strings that PostgreSQL or UTF-8 cannot hold."""
+def _require_flat(value: Any) -> None:
+    """Refuse what is nested too deep. Only containers are looked at: a call may bring thousands."""
     level, depth = [value], 0
+    while level := [each for each in level if type(each) in _CONTAINERS]:
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise _too_deep()
+        level = [
+            inner for each in level for inner in (each.values() if type(each) is dict else each)
+        ]
+
+
+def _require_clean(value: Any) -> None:
+    """Refuse strings that PostgreSQL or UTF-8 cannot hold; of what is not nested too deep."""
+    level = [value]
     while level:
         below: list[Any] = []
         for each in level:
@@ -102,9 +117,6 @@ def _require_plain(value: Any) -> None:
                 below.extend(each)
             elif isinstance(each, str) and _UNWANTED.search(each):
                 raise DomainError("REQUEST_INVALID", "A string holds NUL or a lone surrogate.")
-        depth += any(isinstance(each, (dict, list)) for each in level)
-        if depth > _MAX_DEPTH:
-            raise _too_deep()
         level = below
 
 
