@@ -113,6 +113,8 @@ class Changes:
             _SQL,
             {
                 "ended": list(ended),
+                "workload_pks": list(self.workloads),
+                "attempt_pks": list(self.attempts),
                 "workloads": _rows(self.workloads.values(), ("id", *MOVING)),
                 "attempts": _rows(self.attempts.values(), ("id", *_ATTEMPT)),
                 "workers": _rows(self.workers.values(), _WORKER),

@@ -2,6 +2,9 @@
 -- worker that held them, with results and the events that tell of it, in one statement. Rows come
 -- as JSON arrays; results as `json`, for an output is kept exactly as it was sent. Returns those of
 -- the ended workloads that other work waits for.
+--
+-- The keys come apart as well: a plan that was made while the tables were small is kept, and would
+-- go on to read them whole. By the keys they are read by their index, whatever the planner knows.
 with moved as (
     update mesh_workload as w set
         state = c.state,
@@ -35,7 +38,7 @@ with moved as (
         deadline_at timestamptz, ended_at timestamptz, updated_at timestamptz,
         sweep_after timestamptz
     )
-    where w.id = c.id
+    where w.id = c.id and w.id = any(%(workload_pks)s::bigint[])
 ),
 tried as (
     update mesh_attempt as a set
@@ -56,7 +59,7 @@ tried as (
         deadline_at timestamptz, failure jsonb, resource_usage jsonb, report_step text,
         report_digest text
     )
-    where a.id = c.id
+    where a.id = c.id and a.id = any(%(attempt_pks)s::bigint[])
 ),
 stored as (
     insert into mesh_result (

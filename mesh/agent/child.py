@@ -22,6 +22,8 @@ from mesh.agent.processes import die_with_parent
 
 _ERROR_LIMIT = 2000
 _LOG_LIMIT = 128 * 1024
+# Made once: `json.dumps` makes an encoder for each call that asks for anything of its own.
+_encoded = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
 class Channel:
@@ -46,7 +48,7 @@ class Channel:
                 return frame
 
     def send(self, frame: dict[str, Any]) -> None:
-        data = json.dumps({**frame, "job": self.job}, allow_nan=False, ensure_ascii=False)
+        data = _encoded({**frame, "job": self.job})
         self._connection.send_bytes(data.encode())
 
     def stop_asked(self) -> commands.Stop | None:

@@ -39,7 +39,7 @@ log = logging.getLogger("mesh.agent")
 
 _POLL_MIN = 0.25
 _POLL_MAX = 1.0
-_LINGER = 0.004
+_LINGER = 0.01
 _WAIT_MS = 20_000
 _MAX_CLAIMS = 100
 _DELIVERY_GRACE = 10.0
@@ -361,9 +361,12 @@ class Agent:
 
     def _gather(self) -> None:
         """Slots seldom come free alone: wait a moment, and ask once for several."""
-        if self._options.concurrency >= 4:
+        slots = self._options.concurrency
+        # Of many slots half, for those that are left have enough to do meanwhile.
+        enough = min(slots // 2, _MAX_CLAIMS) if slots >= _MAX_CLAIMS else slots // 4
+        if enough:
             until = time.monotonic() + _LINGER
-            while time.monotonic() < until and self._free() < self._options.concurrency // 4:
+            while time.monotonic() < until and self._free() < enough:
                 self._halt.wait(0.001)
 
     def _free(self) -> int:

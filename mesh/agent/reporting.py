@@ -1,12 +1,13 @@
 """What came of work, on its way from the slots to the server, many reports in one call.
 
-A report is on disk before its slot goes on. Two calls may be under way; what comes meanwhile goes
-with the next.
+A report is on disk before its slot goes on. While a call is under way what comes gathers and goes
+with the next: at once where many wait, or after a moment where the call takes long.
 """
 
 import logging
-import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from mesh.agent.delivery import Deliverer
@@ -18,6 +19,10 @@ log = logging.getLogger("mesh.agent")
 
 _LANES = 2
 _MOST = 100
+# So many go at once, whatever is under way.
+_MANY = 50
+# Seconds that a report waits at most for a call that is under way.
+_PATIENCE = 0.1
 
 
 class Reporter:
@@ -26,7 +31,10 @@ class Reporter:
     def __init__(self, deliverer: Deliverer, end: Callable[[Sequence[Work]], None]) -> None:
         self._deliverer = deliverer
         self._end = end
-        self._queue: queue.SimpleQueue[tuple[Work, Report]] = queue.SimpleQueue()
+        self._waiting: deque[tuple[Work, Report]] = deque()
+        self._calls = 0
+        self._since = 0.0
+        self._changed = threading.Condition()
 
     def start_threads(self) -> None:
         for number in range(_LANES):
@@ -35,16 +43,33 @@ class Reporter:
     def put(self, work: Work, report: Report) -> None:
         """Store a report and have it sent; the work is held until the server has answered."""
         self._deliverer.store(report)
-        self._queue.put((work, report))
+        with self._changed:
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting.append((work, report))
+            # Of those that only gather nobody need be woken for each.
+            if len(self._waiting) in {1, _MANY}:
+                self._changed.notify()
+
+    def _next(self) -> list[tuple[Work, Report]]:
+        """What goes in the next call, once that is to be made."""
+        with self._changed:
+            while not self._waiting or (wait := self._wait()) > 0:
+                self._changed.wait(wait if self._waiting else None)
+            self._calls += 1
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST))]
+            self._since = time.monotonic()
+            return batch
+
+    def _wait(self) -> float:
+        """How many seconds what waits is to go on waiting."""
+        if not self._calls or len(self._waiting) >= _MANY:
+            return 0.0
+        return self._since + _PATIENCE - time.monotonic()
 
     def _run(self) -> None:
         while True:
-            batch = [self._queue.get()]
-            while len(batch) < _MOST:
-                try:
-                    batch.append(self._queue.get_nowait())
-                except queue.Empty:
-                    break
+            batch = self._next()
             try:
                 self._deliverer.deliver(*[report for _work, report in batch])
             except DisplacedError:
@@ -52,4 +77,7 @@ class Reporter:
             except Exception:
                 log.exception("%d reports wait on disk", len(batch))
             finally:
+                with self._changed:
+                    self._calls -= 1
+                    self._changed.notify()
                 self._end([work for work, _report in batch])

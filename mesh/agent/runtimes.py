@@ -20,6 +20,7 @@ from typing import IO, Any, cast
 
 from mesh.agent import guard
 from mesh.agent.processes import kill_group
+from mesh.agent.spool import encoded
 
 HELLO_TIMEOUT = 60.0
 
@@ -173,7 +174,7 @@ class Runner:
         return frame
 
     def _send(self, frame: dict[str, Any]) -> None:
-        data = json.dumps({**frame, "job": self._job}, ensure_ascii=False)
+        data = encoded({**frame, "job": self._job})
         try:
             self._connection.send_bytes(data.encode())
         except OSError:

@@ -6,7 +6,6 @@ call whose answer was lost may be repeated as it is, alone or in other company: 
 report that it has.
 """
 
-import json
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 from mesh.agent.client import ApiError, UnreachableError
 from mesh.agent.session import DisplacedError, Session
-from mesh.agent.spool import Report
+from mesh.agent.spool import Report, encoded
 
 _LANES = 2
 _MOST = 100
@@ -146,4 +145,4 @@ def refusal_of(answer: dict[str, Any]) -> ApiError | None:
 
 def _size(report: Report) -> int:
     """About what it takes in a body."""
-    return len(json.dumps(report.body, ensure_ascii=False).encode("utf-8", "replace")) + 500
+    return len(encoded(report.body).encode("utf-8", "replace")) + 500

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ log = logging.getLogger("mesh.agent")
 _JOURNAL = "journal-*.lines"
 # From here on a journal is written anew, with what is not answered yet.
 _LONG = 4 * 1024 * 1024
+# Made once: `json.dumps` makes an encoder for each call that asks for anything of its own.
+encoded = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Spool:
 
     def put(self, report: Report, *, durable: bool) -> None:
         """Store a report, or store it again; one of the same attempt is replaced."""
-        text = json.dumps(asdict(report), ensure_ascii=False)
+        text = encoded(vars(report))
         with self._lock:
             if durable or report.attempt_id in self._files:
                 self._files.add(report.attempt_id)
