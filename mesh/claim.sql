@@ -7,7 +7,8 @@
 -- checkpoint together stay for the next call, but for the first `at_least`.
 with {picking},
 picked as (
-    select id from (
+    -- The uid of each attempt is made here, so that nothing below need be brought together by it.
+    select id, gen_random_uuid() as uid from (
         select
             id,
             row_number() over in_order as place,
@@ -28,7 +29,7 @@ moved as (
         deadline_at = w.overall_from + (w.timeouts ->> 'overall_ms')::bigint * interval '1 ms'
     from picked
     where w.id = picked.id
-    returning w.*
+    returning w.*, picked.uid
 ),
 tried as (
     insert into mesh_attempt (
@@ -37,7 +38,7 @@ tried as (
         report_step, report_digest
     )
     select
-        gen_random_uuid(), id, %(worker)s, %(incarnation)s, attempt_count, fencing_token,
+        uid, id, %(worker)s, %(incarnation)s, attempt_count, fencing_token,
         %(is_placed)s, 'CLAIMED',
         (select r.pool_id from mesh_requirement r where r.id = moved.requirement_id),
         %(lease_ms)s, %(at)s,
@@ -45,7 +46,6 @@ tried as (
         (timeouts ->> 'heartbeat_ms')::bigint,
         %(at)s::timestamptz + (timeouts ->> 'claim_ms')::bigint * interval '1 ms', '', ''
     from moved
-    returning uid, workload_id, number, fencing_token, expires_at
 ),
 told as (
     insert into mesh_workloadevent
@@ -53,23 +53,23 @@ told as (
     select
         moved.id, moved.event_sequence, 'workload.claimed', 'READY', 'CLAIMED', %(actor)s, %(at)s,
         jsonb_build_object(
-            'attempt_id', 'attempt_' || replace(tried.uid::text, '-', ''),
+            'attempt_id', 'attempt_' || replace(moved.uid::text, '-', ''),
             'worker_id', %(worker_id)s::text,
-            'fencing_token', tried.fencing_token,
+            'fencing_token', moved.fencing_token,
             'lease_ms', %(lease_ms)s::integer,
             'placed', %(is_placed)s::boolean
         )
-    from moved join tried on tried.workload_id = moved.id
+    from moved
 )
 select
     (select count(*) from candidates) as seen,
     (select count(*) from locked) as found,
     moved.input_bytes + moved.checkpoint_bytes as bytes,
     moved.requirement_id,
-    tried.uid,
-    tried.fencing_token,
-    tried.number,
-    tried.expires_at,
+    moved.uid,
+    moved.fencing_token,
+    moved.attempt_count as number,
+    %(at)s::timestamptz + %(lease_ms)s * interval '1 ms' as expires_at,
     moved.workload_id,
     moved.definition_id,
     moved.definition_revision,
@@ -82,7 +82,7 @@ select
     latest.sequence as checkpoint_sequence,
     latest.state as checkpoint_state
 from (select 1) as one
-left join (moved join tried on tried.workload_id = moved.id) on true
+left join moved on true
 left join lateral (
     select c.sequence, c.state from mesh_checkpoint c
     where c.workload_id = moved.id
