@@ -22,7 +22,7 @@ from .stage import ROOT, Stage
 CONCURRENCY = 10
 # What somebody gives an agent whose jobs take no time: claims, starts and results go by as many as
 # there are slots. A process runs for each only where jobs are long.
-SLOTS = 200
+SLOTS = 500
 SUBMITTERS = 2
 BATCH = 1_000
 

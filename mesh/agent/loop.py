@@ -39,7 +39,9 @@ log = logging.getLogger("mesh.agent")
 
 _POLL_MIN = 0.25
 _POLL_MAX = 1.0
-_LINGER = 0.01
+_LINGER = 0.004
+_LINGER_BUSY = 0.05
+_BUSY = 50
 _WAIT_MS = 20_000
 _MAX_CLAIMS = 100
 _DELIVERY_GRACE = 10.0
@@ -361,13 +363,15 @@ class Agent:
 
     def _gather(self) -> None:
         """Slots seldom come free alone: wait a moment, and ask once for several."""
-        slots = self._options.concurrency
-        # Of many slots half, for those that are left have enough to do meanwhile.
-        enough = min(slots // 2, _MAX_CLAIMS) if slots >= _MAX_CLAIMS else slots // 4
-        if enough:
-            until = time.monotonic() + _LINGER
-            while time.monotonic() < until and self._free() < enough:
-                self._halt.wait(0.001)
+        slots, since = self._options.concurrency, time.monotonic()
+        # The longer and for the more where enough is left to do meanwhile.
+        while slots >= 4:
+            is_busy = self._slots.backlog() >= _BUSY
+            enough = min(slots // 2, _MAX_CLAIMS) if is_busy else slots // 4
+            most = _LINGER_BUSY if is_busy else _LINGER
+            if self._free() >= enough or time.monotonic() >= since + most:
+                break
+            self._halt.wait(0.001)
 
     def _free(self) -> int:
         held = len(self._table) + len(self._deliverer.pending())

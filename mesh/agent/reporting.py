@@ -1,7 +1,8 @@
 """What came of work, on its way from the slots to the server, many reports in one call.
 
-A report is on disk before its slot goes on. While a call is under way what comes gathers and goes
-with the next: at once where many wait, or after a moment where the call takes long.
+A report is on disk before its slot goes on. While a call is under way, or much work waits for its
+turn here, what comes gathers and goes with the next call: at once where many wait, or after a
+moment.
 """
 
 import logging
@@ -21,16 +22,26 @@ _LANES = 2
 _MOST = 100
 # So many go at once, whatever is under way.
 _MANY = 50
-# Seconds that a report waits at most for a call that is under way.
+# Seconds that a report waits at most for a call that is under way, and for others to come.
 _PATIENCE = 0.1
+_LINGER = 0.02
 
 
 class Reporter:
-    """Brings reports to the server; `end` is told of works about which nothing is left to do."""
+    """Brings reports to the server; `end` is told of works about which nothing is left to do.
 
-    def __init__(self, deliverer: Deliverer, end: Callable[[Sequence[Work]], None]) -> None:
+    `backlog` tells how much started work waits for its turn.
+    """
+
+    def __init__(
+        self,
+        deliverer: Deliverer,
+        end: Callable[[Sequence[Work]], None],
+        backlog: Callable[[], int],
+    ) -> None:
         self._deliverer = deliverer
         self._end = end
+        self._backlog = backlog
         self._waiting: deque[tuple[Work, Report]] = deque()
         self._calls = 0
         self._since = 0.0
@@ -63,9 +74,10 @@ class Reporter:
 
     def _wait(self) -> float:
         """How many seconds what waits is to go on waiting."""
-        if not self._calls or len(self._waiting) >= _MANY:
+        if len(self._waiting) >= _MANY:
             return 0.0
-        return self._since + _PATIENCE - time.monotonic()
+        patience = _PATIENCE if self._calls else _LINGER if self._backlog() >= _MANY else 0.0
+        return self._since + patience - time.monotonic() if patience else 0.0
 
     def _run(self) -> None:
         while True:

@@ -62,7 +62,7 @@ class Slots:
         self._runners = runners
         self._commands = commands
         self._halt = halt
-        self._reporter = Reporter(deliverer, self._end)
+        self._reporter = Reporter(deliverer, self._end, self.backlog)
         self._starter = Starter(
             session,
             deliverer,
@@ -90,6 +90,10 @@ class Slots:
         """Have a claim started and carried out; one that is held already is ignored."""
         if self._table.add(work):
             self._starter.put(work)
+
+    def backlog(self) -> int:
+        """How much started work waits for its turn."""
+        return self._queue.qsize()
 
     def release_waiting(self) -> None:
         """Give back what has not been started."""
