@@ -91,6 +91,10 @@ class Ears(threading.Thread):
             except psycopg.Error as error:
                 logger.warning("nobody hears of runs: the sweeps find them", error=str(error))
                 self._stopped.wait(_PATIENCE_S)
+            except Exception:
+                # Anybody who has the database may say anything on the channel.
+                logger.exception("hearing of runs broke; it begins again")
+                self._stopped.wait(_PATIENCE_S)
 
     def _listen(self, session: psycopg.Connection[Any]) -> None:
         while not self._stopped.is_set():
