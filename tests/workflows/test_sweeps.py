@@ -1,4 +1,4 @@
-"""The sweeps of runs: which they pick, in what way, and that one that raises does not come at once.
+"""Sweeps and lists of runs: which they pick, in what way; one that raises does not come at once.
 
 What a run that was picked comes to is tested with the coordinator.
 """
@@ -77,6 +77,20 @@ def test_a_list_of_few_runs_reads_those(
 ) -> None:
     found = reading.runs(old_system.operator).filter(**wanted).order_by("-created_at", "-id")
     assert f" {index} " in found[:50].explain()
+
+
+def test_a_list_of_the_few_runs_of_a_definition_or_application_reads_those(
+    old_system: World,
+) -> None:
+    caller = old_system.operator
+    rare = rows.make_definition(old_system)
+    other = old_system.tenant.applications.create(name="other")
+    for wanted, index in (
+        (reading.of_definition(caller, rare.definition_id), "definition_id"),
+        (reading.of_application(caller, other.name), "application_id"),
+    ):
+        found = reading.runs(caller).filter(wanted).order_by("-created_at", "-id")
+        assert f"workflows_run_{index}" in found[:50].explain()
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from itertools import accumulate
 from typing import Any, Final, TypeVar
 
-from django.db.models import QuerySet, TextField
+from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast, Coalesce, Length
 
-from mesh.models import Role
+from mesh.models import Application, Role
 from mesh.tenancy import Caller
 
 from ..models import Activation, Definition, Handoff, ResourceLease, Run, RunAttempt, RunEvent
@@ -28,6 +28,19 @@ def runs(caller: Caller) -> "QuerySet[Run]":
     caller.require(Role.VIEWER)
     rows = Run.objects.select_related("application", "definition")
     return rows.defer("input", "definition__steps").visible_to(caller)
+
+
+def of_definition(caller: Caller, definition_id: str) -> Q:
+    """Whether a run is of any version of it; by keys, for a join would be gone through row by row,
+    the newest run first, until a page is full."""
+    found = Definition.objects.visible_to(caller).filter(definition_id=definition_id)
+    return Q(definition__in=list(found.values_list("pk", flat=True)))
+
+
+def of_application(caller: Caller, application: str) -> Q:
+    """Whether a run is of that application; by its key, for the same reason."""
+    found = Application.objects.filter(tenant_id=caller.tenant_id, name=application)
+    return Q(application__in=list(found.values_list("pk", flat=True)))
 
 
 def activations(run: Run) -> list[Activation]:

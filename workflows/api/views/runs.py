@@ -42,8 +42,6 @@ class Runs(Endpoint):
         query = Query(request, _NAMES)
         wanted = {
             "status": query.word("status", RunStatus.values),
-            "application__name": query.text("application"),
-            "definition__definition_id": query.text("definition_id"),
             "coordinator": query.word("coordinator", CoordinatorKind.values),
             "run_id__startswith": query.text("q"),
         }
@@ -51,6 +49,10 @@ class Runs(Endpoint):
             query.window("created_at"),
             **{lookup: each for lookup, each in wanted.items() if each is not None},
         )
+        if (application := query.text("application")) is not None:
+            rows = rows.filter(reading.of_application(self.caller, application))
+        if (definition_id := query.text("definition_id")) is not None:
+            rows = rows.filter(reading.of_definition(self.caller, definition_id))
         order = ("-created_at", "-id")
         return answer(paginate(request, query, rows, order=order, render=answers.run))
 
