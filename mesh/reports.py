@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from .canonical import digest, size
+from .canonical import digest, is_within
 from .errors import DomainError
 from .screening import require_no_secrets
 from .workloads import MAX_INPUT
@@ -102,10 +102,10 @@ def _rules_of_complete(body: Mapping[str, Any]) -> dict[str, bool]:
     artifacts = body["artifacts"]
     return {
         "result_id": len(body["result_id"]) <= 200 and bool(body["result_id"].strip()),
-        "output": size(body["output"]) <= MAX_INPUT,
+        "output": is_within(body["output"], MAX_INPUT),
         "artifacts": len(artifacts) <= MAX_ARTIFACTS and all(len(a) <= 2_000 for a in artifacts),
         "logs": len(body["logs"].encode()) <= MAX_LOGS,
-        "resource_usage": size(body["resource_usage"]) <= MAX_DETAILS,
+        "resource_usage": is_within(body["resource_usage"], MAX_DETAILS),
     }
 
 
@@ -113,7 +113,7 @@ def _rules_of_fail(body: Mapping[str, Any]) -> dict[str, bool]:
     return {
         "kind": len(body["kind"]) <= 200 and bool(body["kind"].strip()),
         "error": len(body["error"].encode()) <= MAX_ERROR,
-        "details": size(body["details"]) <= MAX_DETAILS,
+        "details": is_within(body["details"], MAX_DETAILS),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mesh.canonical import digest, identity, size
+from mesh.canonical import digest, identity, is_within, size
 
 
 def test_an_identity_hashes_compact_json_with_its_order_and_letters() -> None:
@@ -39,3 +39,11 @@ def test_same_content_has_the_same_digest(one: Any, other: Any, is_same: bool) -
 @pytest.mark.parametrize(("value", "bytes_"), [("", 2), ("ß", 4), ({"a": [1, 2]}, 11), (None, 4)])
 def test_size_counts_bytes_of_compact_json(value: Any, bytes_: int) -> None:
     assert size(value) == bytes_
+
+
+@pytest.mark.parametrize("value", ["ß" * 50, [1e16] * 50, {"a": None}, 2**70])
+def test_content_is_within_its_size_and_no_byte_less(value: Any) -> None:
+    """So it is told as well where the bound is far away."""
+    assert is_within(value, size(value))
+    assert is_within(value, 10 * size(value))
+    assert not is_within(value, size(value) - 1)
