@@ -223,7 +223,7 @@ def _is_another_allowed(activation: Activation) -> bool:
     if activation.last_number == 0:
         return True
     last = activation.attempts.get(number=activation.last_number)
-    if last.outcome == OutcomeKind.FAILED:
+    if last.outcome in {OutcomeKind.FAILED, OutcomeKind.CANCELLED}:
         return last.retryable
     return last.outcome in {OutcomeKind.NOT_STARTED, OutcomeKind.ABANDONED}
 

@@ -121,8 +121,9 @@ def settle(
 
     What the step becomes: `succeeded` → SUCCEEDED with the output; `failed` → READY again if
     retryable and tries are left, else FAILED; `abandoned` → READY if tries are left, else FAILED;
-    `cancelled` → CANCELLED; `not_started` → READY, and the try does not count, but the 21st in a
-    row sets the control failure `never_started`.
+    `cancelled` → CANCELLED, but READY where a take-over alone had it withdrawn (decision 9), and
+    the try does not count; `not_started` → READY, and the try does not count, but the 21st in a row
+    sets the control failure `never_started`.
 
     Refuses in this order: PERMISSION_DENIED (operator); ADMISSION_INVALID (no outcome),
     WORKLOAD_SECRET_REJECTED; RUN_NOT_FOUND; AUTHORITY_STALE; ATTEMPT_NOT_FOUND; OUTCOME_CONFLICT
@@ -141,7 +142,8 @@ def settle(
             return attempt
         work = mesh_locking.lock_workloads([attempt.workload_id])[attempt.workload_id]
         at = clock.now()
-        if work.state == State.READY:
+        is_withdrawn = work.state == State.READY
+        if is_withdrawn:
             _withdraw(work, caller.subject, at)
         elif work.state not in ENDED_STATES:
             raise DomainError(
@@ -153,6 +155,9 @@ def settle(
         truth = _Truth.of(work)
         if refusal := truth.objection(outcome):
             raise _conflict(refusal, attempt)
+        attempt.retryable = outcome.retryable or (
+            is_withdrawn and truth.may_be_retried and _is_interrupted(run, outcome)
+        )
         _record(run, attempt, outcome, truth, by=caller.subject, at=at)
         workloads.seal([work.pk])
         _advance(run, attempt, by=caller.subject, at=at)
@@ -264,6 +269,16 @@ def _withdraw(work: Workload, by: str, at: datetime) -> None:
     changes.write()
 
 
+def _is_interrupted(run: Run, outcome: Outcome) -> bool:
+    """Whether only the barrier of a take-over stopped it: the run is to go on, and so is the step.
+
+    See docs/decisions/0009.
+    """
+    standing = blocks.standing(run.pk)
+    is_going_on = standing.cancelled is None and standing.control_failure is None
+    return outcome.kind == OutcomeKind.CANCELLED and standing.recovery is not None and is_going_on
+
+
 def _record(
     run: Run, attempt: RunAttempt, outcome: Outcome, truth: _Truth, *, by: str, at: datetime
 ) -> None:
@@ -271,7 +286,6 @@ def _record(
     attempt.outcome = outcome.kind
     attempt.output = truth.output
     attempt.message = outcome.message or outcome.reason
-    attempt.retryable = outcome.retryable
     attempt.outcome_digest = outcome.digest(truth.output)
     attempt.source, attempt.settled_at, attempt.settled_by = truth.source, at, by
     said = {name: getattr(attempt, name) for name in _OUTCOME}
@@ -288,7 +302,8 @@ def _advance(run: Run, attempt: RunAttempt, *, by: str, at: datetime) -> None:
     """Move the step on, and make due what follows from that, unless the run is to end."""
     step = attempt.activation
     is_unstarted = attempt.outcome == OutcomeKind.NOT_STARTED
-    step.tries -= is_unstarted
+    is_interrupted = attempt.outcome == OutcomeKind.CANCELLED and attempt.retryable
+    step.tries -= is_unstarted or is_interrupted
     step.unstarted = step.unstarted + 1 if is_unstarted else 0
     step.state = _becomes(run, attempt)
     if step.state == StepState.SUCCEEDED:
@@ -311,7 +326,7 @@ def _becomes(run: Run, attempt: RunAttempt) -> StepState:
         case OutcomeKind.SUCCEEDED:
             return StepState.SUCCEEDED
         case OutcomeKind.CANCELLED:
-            return StepState.CANCELLED
+            return StepState.READY if attempt.retryable else StepState.CANCELLED
         case OutcomeKind.NOT_STARTED:
             return StepState.READY
         case OutcomeKind.FAILED:

@@ -165,6 +165,27 @@ def test_work_that_nobody_claimed_is_withdrawn_after_a_take_over(world: World) -
     assert run.attempts.get(number=1).outcome == OutcomeKind.NOT_STARTED
 
 
+@pytest.mark.parametrize(("effect", "status"), [("read_only", "COMPLETED"), ("mutating", "FAILED")])
+def test_a_step_that_waits_for_its_retry_is_tried_again_after_a_take_over_if_it_may_be_repeated(
+    world: World, worker: Member, effect: str, status: str
+) -> None:
+    slow = {"max_attempts": 3, "initial_delay_ms": 60_000, "retry_on": ["broken"]}
+    run = rows.make_run(world, [rows.step("one", effect=effect, delivery=slow)])
+    with acting_as() as first:
+        drive(run)
+    worker.fail(claims_of(worker)["one"])
+    die(first)
+    with acting_as():
+        drive(run)
+        drive(run)
+        if run.is_open:
+            assert run.attempts.get(number=1).outcome == OutcomeKind.CANCELLED
+            worker.complete(claims_of(worker)["one"])
+            drive(run)
+    assert run.status == status
+    assert run.activations.get().tries == 1
+
+
 def test_a_cancelled_run_ends_once_all_that_ran_has_said_what_it_did(
     world: World, worker: Member, instance: Instance
 ) -> None:

@@ -155,14 +155,22 @@ class Runs(Moving):
             raise Refusal("WORK_OUTSTANDING")
         if not _agrees(said, work):
             raise Refusal("OUTCOME_CONFLICT")
+        # Withdrawn by a take-over alone: the run is to go on.
+        is_interrupted = (
+            (said.kind, work.state) == ("cancelled", "READY")
+            and "barrier" in run.blocks
+            and not {"cancellation", "failure"} & set(run.blocks)
+            and (not work.is_hold or work.had_no_effect)
+        )
         if work.state == "READY":
             work.state = "CANCELLED"
         work.is_sealed = True
         attempt.outcome = said
-        self._advance(run, attempt, said)
+        self._advance(run, attempt, said, is_interrupted=is_interrupted)
 
-    def _advance(self, run: Run, attempt: Attempt, said: Outcome) -> None:
+    def _advance(self, run: Run, attempt: Attempt, said: Outcome, *, is_interrupted: bool) -> None:
         row = run.rows[attempt.plan.step]
+        row.tries -= is_interrupted
         if said.kind == "not_started":
             row.unstarted += 1
             row.tries -= 1
@@ -176,7 +184,7 @@ class Runs(Moving):
             assert attempt.work.result is not None
             row.state, row.output = "SUCCEEDED", attempt.work.result[1]
         elif said.kind == "cancelled":
-            row.state = "CANCELLED"
+            row.state = "READY" if is_interrupted else "CANCELLED"
         else:
             row.state = "READY" if is_again else "FAILED"
         self._make_due(run)
