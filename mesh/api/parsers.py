@@ -9,6 +9,7 @@ all, REQUEST_INVALID where it is JSON that is not accepted.
 import json
 import math
 import re
+from contextlib import suppress
 from typing import IO, Any, Final
 
 from django.http import HttpRequest
@@ -18,6 +19,9 @@ from rest_framework.parsers import BaseParser
 from ..errors import DomainError
 
 MAX_BODY: Final = 2 * 1024 * 1024
+# So much of a body that is too large is read all the same, to keep the connection.
+_MAX_DISCARDED: Final = 16 * 1024 * 1024
+_CHUNK: Final = 64 * 1024
 _MAX_DEPTH: Final = 64
 _MAX_INTEGER: Final = 2**63
 _CONTAINERS: Final = frozenset({dict, list})
@@ -47,7 +51,9 @@ def read(request: HttpRequest, limit: int) -> bytes:
     """
     declared = request.META.get("CONTENT_LENGTH") or ""
     if declared.isascii() and declared.isdigit():
-        if int(declared[:20]) > limit:
+        length = int(declared[:20])
+        if length > limit:
+            _discard(request, length)
             raise _too_large(limit)
         body = _bounded(request, limit)
         if len(body) < int(declared):
@@ -88,8 +94,21 @@ def _bounded(stream: IO[Any] | HttpRequest, limit: int) -> bytes:
         # The connection ended, or the chunks are not as they must be.
         raise _incomplete() from error
     if len(body) > limit:
+        _discard(stream, _MAX_DISCARDED)
         raise _too_large(limit)
     return body
+
+
+def _discard(stream: IO[Any] | HttpRequest, length: int) -> None:
+    """Read the rest of a body that is refused, if it is not very long.
+
+    What is left unread ends the connection after the answer, which the client may find out only
+    with its next call.
+    """
+    left = length if length <= _MAX_DISCARDED else 0
+    with suppress(OSError, ParseException):
+        while left > 0 and (part := stream.read(min(left, _CHUNK))):
+            left -= len(part)
 
 
 def _require_flat(value: Any) -> None:

@@ -108,6 +108,19 @@ def test_chunks_without_a_length_are_bounded_too(size: int) -> None:
         assert refusal.value.code == "BODY_TOO_LARGE"
 
 
+@pytest.mark.parametrize(("length", "left"), [(3_000_000, 0), (20_000_000, 20_000_000)])
+def test_the_rest_of_a_refused_body_is_read_so_that_the_connection_lives_unless_it_is_very_long(
+    length: int, left: int
+) -> None:
+    body = io.BytesIO(b"x" * length)
+    request = RequestFactory().generic("POST", "/", b"", content_type="application/json")
+    request.META |= {"CONTENT_LENGTH": str(length)}
+    request._stream = body
+    with pytest.raises(DomainError):
+        parsers.read(request, 10)
+    assert len(body.read()) == left
+
+
 BROKEN_CHUNKS = [
     b"zz\r\nx\r\n", b"-1\r\nx", b"5\r\nab", b"2\r\nabc\r\n0\r\n\r\n", b"2\r\nab\r\n", b"",
     b"1;a\rb\r\nx\r\n0\r\n\r\n", b"1" * 20 + b"\r\nx",
