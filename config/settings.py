@@ -101,6 +101,8 @@ INSTALLED_APPS = [
     "workflows",
 ]
 
+# Looked for by its name: ours is made from it (config/middleware.py).
+SILENCED_SYSTEM_CHECKS = ["security.W003"]
 MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "django.middleware.security.SecurityMiddleware",

@@ -24,6 +24,10 @@ from schemathesis.specs.openapi.checks import (
 
 from mesh.models import Role
 from tests.factories import World, incident
+from tests.workflows import rows
+from workflows import attestations
+from workflows.models import HandoffMode
+from workflows.transitions import Transition
 
 DOCUMENT = SchemaGenerator().get_schema(request=None, public=True)
 API = schemathesis.openapi.from_dict(DOCUMENT)
@@ -76,10 +80,32 @@ def place(
         "pool_id": world.pool(held.worker).pool_id,
         "pause_id": world.pause(definition_id="nothing").pause_id,
         "incident_id": incident(world, held.worker).incident_id,
+        **_run_ids(world),
     }
     secrets = {"apiToken": world.token(Role.ADMIN), "workerCredential": held.worker.credential}
     with requests.Session() as session:
         yield Place(live_server.url, secrets, ids, session)
+
+
+def _run_ids(world: World) -> dict[str, str]:
+    """A run that somebody owns, with an attempt, and what is needed to hand it over."""
+    owner, after = rows.authority(), rows.authority(generation=2)
+    run = rows.make_run(world, owner=owner)
+    attempt = rows.make_attempt(world, run)
+    stated = attestations.attest(
+        caller=world.caller(Role.ADMIN, "human:ann"),
+        run_id=run.run_id,
+        transition=Transition(HandoffMode.RECOVERY, owner, after),
+        statement="I saw it stop.",
+    )
+    return {
+        "definition_id": run.definition.definition_id,
+        "version": "1",
+        "run_id": run.run_id,
+        "dispatch_identity": attempt.dispatch_identity,
+        "attestation_id": stated.attestation_id,
+        "instance_id": rows.make_coordinator(world).instance_id,
+    }
 
 
 @API.parametrize()
