@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.explaining import explained
 from mesh import leases, starts, workloads
 from mesh.dockets import Judged
 from mesh.models import Lifecycle, Worker
@@ -47,18 +46,6 @@ def test_a_start_in_a_batch_leaves_what_a_start_alone_does(
         assert getattr(alone.refresh(), name) == getattr(together.refresh(), name), name
     assert events(alone.workload) == events(together.workload) == ["ready", "claimed", "started"]
     assert worker.refresh().active == 2
-
-
-def test_a_claim_is_looked_up_by_its_id_even_before_anything_is_known_of_the_tables(
-    world: World, worker: Member
-) -> None:
-    """What is planned then is kept, and would go through all work of the tenant later."""
-    held = [world.claimed(worker) for _ in range(3)]
-    with explained() as plans:
-        worker.start(held[0].claim)
-        assert start(worker, *map(begin, held[1:])) == ["RUNNING", "RUNNING"]
-    assert any("mesh_attempt" in plan for plan in plans)
-    assert not [plan for plan in plans if "work_of_a_tenant" in plan]
 
 
 def test_each_start_is_refused_by_itself_with_the_code_it_has_alone(
