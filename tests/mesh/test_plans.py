@@ -17,7 +17,18 @@ from pytest_django import DjangoDbBlocker
 
 from benchmarks import explaining
 from benchmarks.explaining import explained
-from mesh import claims, clock, expiry, explain, leases, liveness, pauses, recovery, settlement
+from mesh import (
+    claims,
+    clock,
+    expiry,
+    explain,
+    leases,
+    liveness,
+    pauses,
+    recovery,
+    settlement,
+    starts,
+)
 from mesh.api import reading
 from mesh.models import (
     Decision,
@@ -30,6 +41,7 @@ from mesh.models import (
     Worker,
     Workload,
 )
+from mesh.starts import Start
 from mesh.tenancy import Caller
 
 FILL = Path(__file__).parents[2] / "benchmarks" / "fill.sql"
@@ -136,6 +148,18 @@ def test_a_worker_s_calls_on_a_claim_read_single_rows(busy_mesh: Worker) -> None
         settlement.complete(**shown, result_id="r", output=None)
     assert len(plans) > 15
     assert whole_reads(plans) == []
+
+
+def test_many_starts_and_results_in_one_call_are_looked_up_by_their_ids(
+    busy_mesh: Worker,
+) -> None:
+    worker: dict[str, Any] = {"caller": caller(busy_mesh), "worker_id": busy_mesh.worker_id}
+    taken = claims.claim(**worker, maximum=3).claims
+    with explained() as plans:
+        starts.start(**worker, said=[Start(each.claim_id, each.fencing_token) for each in taken])
+    assert len(plans) > 3
+    assert whole_reads(plans) == []
+    assert not [plan for plan in plans if "work_of_a_tenant" in plan]
 
 
 @pytest.mark.parametrize("name", recovery.SWEEPS)
