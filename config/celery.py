@@ -17,7 +17,16 @@ from django_structlog.celery.steps import DjangoStructLogInitStep
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
-# Sweep → seconds between its passes.
+SWEEP_QUEUE: Final = "sweeps"
+# Served by the instances of the built-in coordinator.
+RUN_QUEUE: Final = "runs"
+# Sweep → seconds between its passes; first those of runs.
+RUN_SWEEPS: Final[dict[str, float]] = {
+    "take_over_dead_coordinators": 2,
+    "settle_finished_attempts": 2,
+    "finish_cancellations": 2,
+    "advance_runs": 2,
+}
 SWEEPS: Final[dict[str, float]] = {
     "promote_due": 1,
     "recover_expired_leases": 2,
@@ -25,22 +34,8 @@ SWEEPS: Final[dict[str, float]] = {
     "release_dependents": 2,
     "detect_silent_workers": 5,
     "prune_history": 3600,
-    "take_over_dead_coordinators": 2,
-    "settle_finished_attempts": 2,
-    "finish_cancellations": 2,
-    "advance_runs": 2,
+    **RUN_SWEEPS,
 }
-SWEEP_QUEUE: Final = "sweeps"
-# Served by the instances of the built-in coordinator.
-RUN_QUEUE: Final = "runs"
-RUN_SWEEPS: Final = frozenset(
-    {
-        "take_over_dead_coordinators",
-        "settle_finished_attempts",
-        "finish_cancellations",
-        "advance_runs",
-    }
-)
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 app = Celery("fencepost")

@@ -46,7 +46,7 @@ def adopt(*, caller: Caller, run_id: str, reason: str, replacement: Authority) -
     asked = handoffs.Asked(
         caller,
         run_id,
-        _mode(run),
+        mode(run),
         current,
         replacement,
         also=lambda run, at: _turn_over(run, caller, reason, at),
@@ -67,7 +67,7 @@ def transition(run: Run, replacement: Authority) -> Transition:
         raise authorities.terminal(run)
     if _is_adopted(run, replacement):
         raise invalid("The built-in coordinator drives the run already.")
-    return Transition(_mode(run), current, replacement)
+    return Transition(mode(run), current, replacement)
 
 
 def next_generation(run: Run) -> int:
@@ -85,7 +85,8 @@ def _is_adopted(run: Run, replacement: Authority) -> bool:
     return owner is not None and owner.is_builtin and owner.is_alive(clock.now())
 
 
-def _mode(run: Run) -> HandoffMode:
+def mode(run: Run) -> HandoffMode:
+    """Normal where there is nothing to be explained, else for recovery."""
     is_quiet = runs.is_quiescent(run) and blocks.standing(run.pk).recovery is None
     return HandoffMode.NORMAL if is_quiet else HandoffMode.RECOVERY
 

@@ -46,7 +46,6 @@ from .admission import Admitted
 from .authority import Authority
 from .models import (
     Attestation,
-    Coordinator,
     CoordinatorKind,
     HandoffMode,
     Run,
@@ -217,7 +216,8 @@ class _Drive:
         expected = Authority.of(self.run)
         if expected is None:
             raise authorities.stale(self.run)
-        mode = HandoffMode.NORMAL if self._was_left_in_order() else HandoffMode.RECOVERY
+        # Who fell silent may have been in the middle of something.
+        mode = adoption.mode(self.run) if self._was_left() else HandoffMode.RECOVERY
         handoffs.hand_over(
             caller=self.caller,
             run_id=self.run.run_id,
@@ -226,15 +226,11 @@ class _Drive:
             replacement=mine,
         )
 
-    def _was_left_in_order(self) -> bool:
-        """Its owner said that it stops, and there is nothing to be explained."""
-        left = Coordinator.objects.filter(
-            tenant_id=self.run.tenant_id,
-            instance_id=self.run.instance_id,
-            relinquished_at__isnull=False,
-        )
-        is_barred = blocks.standing(self.run.pk).recovery is not None
-        return left.exists() and not is_barred and runs.is_quiescent(self.run)
+    def _was_left(self) -> bool:
+        """Its owner said that it stops."""
+        owner = self.run.instance_id or ""
+        row = coordinators.known(self.run.tenant_id, (owner,)).get(owner)
+        return row is not None and row.relinquished_at is not None
 
     def _look_again(self) -> None:
         self.run = _rows().get(pk=self.run.pk)

@@ -4,12 +4,10 @@ Run, definition, step and instance ids match `[A-Za-z0-9._:-]{1,200}`. Resources
 tokens are not blank, at most 512 bytes long, and have no blanks around them.
 """
 
-import hashlib
 import re
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
+from mesh.canonical import digest
 from mesh.errors import DomainError
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
@@ -50,18 +48,14 @@ def no_name(what: str) -> DomainError:
 
 def activation_id(run_id: str, step: str) -> str:
     """SHA-256 (hex) over the JSON array `[run, step, generation]`."""
-    return _hash([run_id, step, ACTIVATION_GENERATION])
+    return digest([run_id, step, ACTIVATION_GENERATION])
 
 
 def dispatch_identity(run_id: str, step: str, number: int) -> str:
     """SHA-256 (hex) over the JSON array `[run, step, activation, attempt number]`."""
-    return _hash([run_id, step, activation_id(run_id, step), number])
+    return digest([run_id, step, activation_id(run_id, step), number])
 
 
 def workload_key(identity: str) -> str:
     """The idempotency key of an attempt's one workload; nobody else may use keys like it."""
     return f"run:{identity}"
-
-
-def _hash(parts: list[Any]) -> str:
-    return hashlib.sha256(orjson.dumps(parts)).hexdigest()
